@@ -17,10 +17,12 @@ test: .venv/installed
 test-slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
 
-# Positions, flows, encodings and their contract in .venv-core, an environment without Transformers.
+# Positions, flows, encodings and their contract in .venv-core, an environment without Transformers; not the tests
+# of the solvers that take longest, which import nothing else either.
 CORE := .venv-core/bin
 CORE_TESTS := $(patsubst %,src/floater/%,positions structures flow encodings testing) \
-	$(patsubst %,tests/%,test_positions.py test_structures.py test_testing.py flow) \
+	$(patsubst %,tests/%,test_positions.py test_structures.py test_testing.py) \
+	$(filter-out $(patsubst %,tests/flow/test_%.py,adversarial collocation solve stiff),$(wildcard tests/flow/test_*.py)) \
 	$(patsubst %,tests/encodings/%,test_catalogue.py test_contract.py test_measure.py test_refusals.py)
 test-core: .venv-core/installed
 	OMP_NUM_THREADS=1 $(CORE)/pytest -n 2 --dist worksteal --ignore src/floater/testing/reference.py $(CORE_TESTS)
@@ -36,6 +38,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python .ci/check_names.py
 
 format: .venv/installed
 	$(BIN)/ruff format .

@@ -36,7 +36,7 @@ from floater.transformer.stacks import Encoder
 # no goal: recurrent, random or with word embeddings of their own
 FREE = (
     *("rnn", "rnn_transformer", "rr_transformer", "spe_sine", "spe_conv"),
-    *("complex", "complex_attention", "universal", "pnat"),
+    *("complex", "complex_attention", "universal", "pnat", "xl_heads"),
 )
 NO_TABLE = {"use_abs_pos_emb": False}
 PEERS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -63,9 +63,7 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 def bar(name: str, length: int) -> float | None:
     """Return the goal of an encoding, a ratio of tokens a second, if it has one."""
     row = build(name, dim=64, heads=8, layers=2, max_length=16)
-    if name in (*FREE, "none", "floater") or row.overrides(
-        "logits", "weights", "value_bias", "on_projections"
-    ):
+    if name in (*FREE, "none", "floater") or row.overrides("logits", "weights", "value_bias"):
         return None
     if not row.overrides("bias", "mask"):
         return 0.9

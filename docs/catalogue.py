@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from floater import PositionModel, Positions, catalogue
-from floater.encodings import StackSpec, options
+from floater.encodings import AttentionContext, StackSpec, options
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import attend
 from floater.lab.listing import LETTERS, arguments, summary, table
@@ -145,16 +145,15 @@ def panels(name: str) -> tuple[str, list[Tensor]]:
     ):
         heads, kind = attend(model, state, 0, x + torch.randn(DRAWN.dim)).logits[0], "logits"
         if model.overrides("weights"):
-            heads, kind = model.weights(heads[None], state, 0)[0], "weights"
+            heads, kind = model.weights(heads[None], AttentionContext(state, 0))[0], "weights"
         seen = heads.isfinite()
         heads = heads - (heads.masked_fill(~seen, 0.0).sum((1, 2)) / seen.sum((1, 2)))[:, None, None]
         return kind, list(
             heads[:1] if torch.allclose(heads, heads[:1].expand_as(heads), atol=1e-5) else heads
         )
-    if model.overrides("on_projections") and not model.overrides("bias"):
-        model.on_projections({"query": lambda y: y}, state, 0)
     if model.overrides("projection_bias"):
-        vectors = model.projection_bias("query", state, 0)
+        context = AttentionContext(state, 0, x, {"query": lambda y: y})
+        vectors = model.projection_bias("query", context)
     elif row.card.point == "relative":
         word = x.clone()
         word[0, x.shape[1] // 2] = 1.0
@@ -162,7 +161,7 @@ def panels(name: str) -> tuple[str, list[Tensor]]:
     else:
         if name == "complex":  # it multiplies
             x = x + torch.tensor([1.0, 0.0]).repeat(DRAWN.dim // 2)
-        vectors = model.inputs(model.block(model.embed(x, state), state, 0), state, 0)[0]
+        vectors = model.inputs(AttentionContext(state, 0, model.block(model.embed(x, state), state, 0)))[0]
     assert vectors is not None
     return "vectors", [vectors[0]]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from floater.encodings import Card, PositionModel, StackSpec, register
+from floater.encodings import AttentionContext, Card, PositionModel, StackSpec, register
 from floater.positions import Positions
 
 
@@ -25,7 +25,7 @@ class SquaredDistance(PositionModel):
     Example:
         >>> model = SquaredDistance(StackSpec(dim=8, heads=1, layers=1, max_length=16))
         >>> _ = nn.init.constant_(model.rate, 1.0)
-        >>> model.bias(None, None, model.prepare(Positions.arange(3)), 0)[0, 0, 0].tolist()
+        >>> model.bias(None, None, AttentionContext(model.prepare(Positions.arange(3)), 0))[0, 0, 0].tolist()
         [-0.0, -1.0, -4.0]
     """
 
@@ -49,5 +49,5 @@ class SquaredDistance(PositionModel):
         # (batch or 1, 1, T, S): computed once per forward pass and shared by all blocks
         return positions.delta[:, None].to(self.rate.dtype)
 
-    def bias(self, q: Tensor | None, k: Tensor | None, state: Tensor, layer: int) -> Tensor:
-        return -(self.rate[:, None, None] * state).square()
+    def bias(self, q: Tensor | None, k: Tensor | None, context: AttentionContext[Tensor]) -> Tensor:
+        return -(self.rate[:, None, None] * context.state).square()

@@ -1,125 +1,104 @@
 """Make Transformers load this library's models once `floater` is imported, without importing either before.
 
-`import floater` must suffice for `AutoModel.from_pretrained` to read a plugged model or one of the reference
-Transformer. Importing Transformers' models for that takes seconds, so a finder waits for the two modules
-concerned, and what wraps their methods imports the rest of this library when one of them is called.
+After `import floater`, `AutoModel.from_pretrained` reads a plugged model or one of the reference Transformer.
+Transformers has no extension point for this: it builds a model by the class in its configuration and leaves
+out the weights of a flow with a note. So the methods in `_WRAPPERS` are replaced by functions of
+`floater.pretrained.loading`, which say what each of them is for.
+
+Importing Transformers' models takes seconds. So a finder waits until a program imports the modules concerned,
+and a wrapper imports the rest of this library when it is first called. That is the only reason for the
+finder: without it, `import floater` would have to import Transformers.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
+
+_WRAPPERS = {
+    "transformers.modeling_utils": (
+        ("PreTrainedModel", "from_pretrained", "load_model"),
+        ("PreTrainedModel", "_from_config", "build_model"),
+        ("PreTrainedModel", "__init__", "initialize"),
+        ("PreTrainedModel", "_load_from_state_dict", "load_weights"),
+        ("PreTrainedModel", "load_adapter", "load_adapter"),
+        ("PreTrainedModel", "save_pretrained", "save_model"),
+    ),
+    "transformers.trainer": (("Trainer", "_load_from_checkpoint", "resume"),),
+    "transformers.models.auto.configuration_auto": (("AutoConfig", "from_pretrained", "load_config"),),
+}
+"""By module of Transformers: a class, its method, and the function of `floater.pretrained.loading` that
+replaces it, whose first argument is the original."""
 
 
 def install() -> None:
     """Wrap Transformers' methods that load and save models, now or when its modules are imported.
 
-    - `PreTrainedModel`: `from_pretrained`, in which every Auto class, pipeline and library above them ends,
-      `_from_config`, `_load_from_state_dict`, `load_adapter` and `save_pretrained` include a flow, and a
-      model made by its class refuses to run without it; see `floater.pretrained.loading`.
-    - `Trainer` resumes a model that is plugged and extended as that of the checkpoint, or not at all.
-    - `AutoConfig.from_pretrained` finds the model types of this library, and so do the Auto classes.
-
     Example:
         >>> import transformers
-        >>> config = transformers.AutoConfig.from_pretrained
+        >>> load = transformers.AutoConfig.from_pretrained
         >>> install()  # once is enough
-        >>> transformers.AutoConfig.from_pretrained == config
+        >>> transformers.AutoConfig.from_pretrained == load
         True
     """
-    _when_imported("transformers.modeling_utils", _wrap_models)
-    _when_imported("transformers.trainer", _wrap_trainer)
-    _when_imported("transformers.models.auto.configuration_auto", _wrap_configurations)
-
-
-def _when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    if (module := sys.modules.get(name)) is not None:
-        act(module)
-    elif not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(name, act))
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    for name in _WRAPPERS.keys() & sys.modules.keys():
+        _wrap_methods(sys.modules[name])
 
 
 class _Finder(MetaPathFinder):
-    """Call a function with a module as soon as it has been imported."""
-
-    def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
-        self.name, self.act = name, act
+    """Find the modules of `_WRAPPERS`, and wrap their methods as soon as they have been imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.name:
+        if fullname not in _WRAPPERS:
             return None
-        sys.meta_path.remove(self)  # the other finders know where it is
-        spec = find_spec(fullname)
+        spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def run(module: ModuleType) -> None:
+            def execute_and_wrap(module: ModuleType) -> None:
                 execute(module)
-                self.act(module)
+                _wrap_methods(module)
 
-            spec.loader.exec_module = run  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_wrap  # type: ignore[method-assign]
         return spec
 
 
-def _wrap_models(module: ModuleType) -> None:
-    kind: Any = module.PreTrainedModel
-    if getattr(kind.from_pretrained, "floater", False):
-        return
-    for name in ("from_pretrained", "_from_config"):
-        setattr(kind, name, classmethod(_wrapped(getattr(kind, name).__func__, name)))
-    for name in ("_load_from_state_dict", "save_pretrained", "load_adapter"):
-        setattr(kind, name, _wrapped(getattr(kind, name), name))
-    construct = kind.__init__
-
-    @wraps(construct)
-    def make(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        construct(self, config, *args, **kwargs)
-        if getattr(config, "floater", None) or getattr(config, "floater_extension", None):
-            from floater.pretrained import loading
-
-            loading.expect_flow(self)
-
-    kind.__init__ = make
+def _wrap_methods(module: ModuleType) -> None:
+    for class_name, method, wrapper in _WRAPPERS[module.__name__]:
+        kind = getattr(module, class_name)
+        original = inspect.getattr_static(kind, method)
+        is_class_method = isinstance(original, classmethod)
+        function = original.__func__ if is_class_method else original
+        if not hasattr(function, "_floater"):
+            wrapped = _wrapped(function, wrapper)
+            setattr(kind, method, classmethod(wrapped) if is_class_method else wrapped)
 
 
-def _wrap_trainer(module: ModuleType) -> None:
-    kind: Any = module.Trainer
-    if not getattr(kind._load_from_checkpoint, "floater", False):
-        kind._load_from_checkpoint = _wrapped(kind._load_from_checkpoint, "_load_from_checkpoint")
-
-
-def _wrapped(original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a method that calls its namesake in `floater.pretrained.loading` with the original."""
+def _wrapped(original: Callable[..., Any], wrapper: str) -> Callable[..., Any]:
+    """Return a function that calls a function of `floater.pretrained.loading` with the original."""
 
     @wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
+        if wrapper == "initialize" and not _has_flow(*args, **kwargs):
+            return original(*args, **kwargs)  # most models: nothing is imported, perhaps on a "meta" device
         loading = import_module("floater.pretrained.loading")
-        return getattr(loading, name.removeprefix("_"))(original, *args, **kwargs)
+        return getattr(loading, wrapper)(original, *args, **kwargs)
 
-    method.floater = True  # type: ignore[attr-defined]
+    method._floater = True  # type: ignore[attr-defined]
     return method
 
 
-def _wrap_configurations(module: ModuleType) -> None:
-    kind: Any = module.AutoConfig
-    if getattr(kind.from_pretrained, "floater", False):
-        return
-    from_pretrained = kind.from_pretrained.__func__
-
-    @wraps(from_pretrained)
-    def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        for name in ("documents", "events", "images"):  # they register their types, and that of all models
-            import_module(f"floater.transformer.{name}")
-        return from_pretrained(cls, *args, **kwargs)
-
-    load.floater = True  # type: ignore[attr-defined]
-    kind.from_pretrained = classmethod(load)
+def _has_flow(model: Any, config: Any, *args: Any, **kwargs: Any) -> bool:
+    """Return whether a model is initialised from a configuration with a flow or an extension."""
+    return bool(getattr(config, "floater", None) or getattr(config, "floater_extension", None))

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from floater import PositionError, Positions, build, catalogue
-from floater.encodings import PositionModel, StackSpec, options, register
+from floater.encodings import AttentionContext, PositionModel, StackSpec, options, register
 from floater.encodings.checks import chosen_blocks
-from floater.encodings.measure import places
+from floater.encodings.measure import positions_for
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 HOOKS = (
@@ -45,10 +45,10 @@ def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
         return
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)  # some start at zero
-    state = model.prepare(places(model, 8))
+    state = model.prepare(positions_for(model, 8))
     pairs = [torch.randn(2, 1, 2, 8, 4).unbind() for _ in range(2)]
-    one, other = (model.bias(q, k, state, 0) for q, k in pairs)
-    has_matrix = not model.has_terms or model.attention_terms(*pairs[0], state, 0) is None
+    one, other = (model.bias(q, k, AttentionContext(state, 0)) for q, k in pairs)
+    has_matrix = not model.has_terms or model.attention_terms(*pairs[0], AttentionContext(state, 0)) is None
     needs = has_matrix and one is not None and torch.equal(one, other)
     # one with an option, the other past its threshold
     assert bool(model.card.pair_matrix) == (needs or name in ("bipe", "fire"))
@@ -73,13 +73,13 @@ def test_the_interface_defaults_to_the_identity():
     x, q, k, v = torch.randn(4, 2, 3, 8).unbind()
     assert model.embed(x, state) is x
     assert model.block(x, state, 0) is x
-    assert model.inputs(x, state, 0) == (x, x, x)
-    assert model.qkv(q, k, v, state, 0) == (q, k, v)
-    assert model.projection_bias("query", state, 0) is None
-    assert model.bias(q, k, state, 0) is None
-    assert model.logits(q, q, k, state, 0) is q
-    assert model.mask(state, 0) is None
-    assert model.value_bias(q, state, 0) is None
+    assert model.inputs(AttentionContext(state, 0, x)) == (x, x, x)
+    assert model.qkv(q, k, v, AttentionContext(state, 0)) == (q, k, v)
+    assert model.projection_bias("query", AttentionContext(state, 0)) is None
+    assert model.bias(q, k, AttentionContext(state, 0)) is None
+    assert model.logits(q, q, k, AttentionContext(state, 0)) is q
+    assert model.mask(AttentionContext(state, 0)) is None
+    assert model.value_bias(q, AttentionContext(state, 0)) is None
     assert model.scale(16) == 0.25
     assert not model.overrides(*HOOKS, "scale", "prepare")
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from floater import PositionError, Positions, build, catalogue
+from floater.encodings import AttentionContext
 from floater.encodings.measure import attend
-from floater.transformer import FloaterConfig, FloaterForCausalLM
+from floater.transformer import RECIPES, FloaterConfig, FloaterForCausalLM
 from floater.transformer.reading import Reading, check_reading
-from floater.transformer.recipe import of_encoding
 
 SIZES = {"dim": 8, "heads": 2, "layers": 4, "max_length": 16}
 
@@ -61,7 +61,10 @@ def both_orders(one, other, x, positions):
 
 @pytest.mark.parametrize(
     "name",
-    ["xpos", "rotary", "fope", "liere", "pope", "self_extend", "shaw", "cope", "huang3", "transformer_xl"],
+    [
+        *("xpos", "rotary", "fope", "liere", "pope", "self_extend", "shaw", "cope", "huang3"),
+        *("transformer_xl", "shortformer"),
+    ],
 )
 def test_a_gate_beside_queries_and_keys_is_added_in_any_order(name):
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
@@ -97,7 +100,7 @@ def test_factors_of_logits_that_another_part_computes_anew_are_not_lost(anew):
     model, found = both_orders("huang2", anew, x, positions)
     factors, part = model.parts
     expected = attended(part, x, positions).logits
-    expected = factors.logits(expected, None, None, factors.prepare(positions), 0)
+    expected = factors.logits(expected, None, None, AttentionContext(factors.prepare(positions), 0))
     for logits in found:
         torch.testing.assert_close(logits, expected)
 
@@ -130,7 +133,7 @@ def test_distances_are_read_only_if_a_part_reads_them():
     ):
         model = composed("compose", models=models)
         assert model.reads_distances == reads
-        assert model.derives_places != reads
+        assert model.derives_positions != reads
 
 
 def nested(*models):
@@ -151,8 +154,8 @@ def test_facts_of_nested_parts_are_those_of_the_whole():
             nested("cope"),
             FloaterConfig(position=[{"name": "compose", "models": ["cope"]}]),
         )
-    recipe = FloaterConfig(position=["alibi", {"name": "compose", "models": ["bert_a"]}])
-    assert of_encoding(recipe) == "bert"
+    config = FloaterConfig(position=["alibi", {"name": "compose", "models": ["bert_a"]}])
+    assert config.resolved_recipe == RECIPES["bert"]
 
 
 def test_an_encoding_that_changes_a_bias_has_the_facts_of_that_bias():
@@ -213,7 +216,7 @@ def test_terms_serve_only_where_the_whole_has_the_scale_of_the_part(part):
         (composed("mix", model="alibi", other="t5"), True),  # a bias alone has no scale
     ):
         state = model.prepare(Positions.arange(6))
-        assert (model.attention_terms(q, k, state, 0) is not None) == serves
+        assert (model.attention_terms(q, k, AttentionContext(state, 0)) is not None) == serves
 
 
 def test_a_long_text_has_the_scale_of_a_short_one():
@@ -232,9 +235,9 @@ def test_a_long_text_has_the_scale_of_a_short_one():
 def test_masks_are_intersected():
     model = composed("compose", models=[{"name": "window", "size": 3}, "disan"])
     positions = Positions.arange(6)
-    masks = [part.mask(part.prepare(positions), 0) for part in model.parts]
+    masks = [part.mask(AttentionContext(part.prepare(positions), 0)) for part in model.parts]
     assert all(mask is not None for mask in masks)
-    assert torch.equal(model.mask(model.prepare(positions), 0), masks[0] & masks[1])
+    assert torch.equal(model.mask(AttentionContext(model.prepare(positions), 0)), masks[0] & masks[1])
 
 
 def test_each_part_is_prepared_at_what_it_reads():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from floater.flow import sinusoid
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 64}
@@ -54,7 +55,7 @@ def test_sharing_counts_the_fields(share, count):
 def test_unshared_fields_are_trained_by_their_own_blocks_only():
     built = model(share="none")
     state = built.prepare(Positions.arange(5))
-    built.projection_bias("query", state, 1).square().sum().backward()
+    built.projection_bias("query", AttentionContext(state, 1)).square().sum().backward()
     assert [flow.field.outer.weight.grad is not None for flow in built.flows] == [False, True, False]
 
 
@@ -68,13 +69,17 @@ def test_only_the_chosen_blocks_are_touched(blocks, share, injection):
     x = torch.randn(2, 5, 8)
     if injection == "qkv":
         torch.testing.assert_close(built.embed(x, state), x + sinusoid(torch.arange(5), 8))
-        touched = [built.projection_bias("query", state, n) is not None for n in range(3)]
+        touched = [built.projection_bias("query", AttentionContext(state, n)) is not None for n in range(3)]
         assert not any(not torch.equal(built.block(x, state, n), x) for n in range(3))
     else:
         enter = built.embed(x, state)
         touched = [not torch.equal(enter, x)] + [not torch.equal(built.block(x, state, n), x) for n in (1, 2)]
         assert torch.equal(built.block(x, state, 0), x)  # once, at the input
-        assert all(built.projection_bias(use, state, n) is None for use in USES["self"] for n in range(3))
+        assert all(
+            built.projection_bias(use, AttentionContext(state, n)) is None
+            for use in USES["self"]
+            for n in range(3)
+        )
     assert [n for n in range(3) if touched[n]] == chosen
 
 
@@ -82,7 +87,9 @@ def test_only_the_chosen_blocks_are_touched(blocks, share, injection):
 def test_every_projection_has_vectors_of_its_own(site, uses):
     built = build("floater", **SIZES, site=site)
     state = built.prepare(Positions.arange(5))
-    vectors = [built.projection_bias(use, state, layer) for layer in range(3) for use in uses]
+    vectors = [
+        built.projection_bias(use, AttentionContext(state, layer)) for layer in range(3) for use in uses
+    ]
     starts = torch.cat([flow.start.flatten(0, 1) for flow in built.flows])
     assert torch.equal(torch.stack([p[0, 0] for p in vectors]), starts)
     assert len(starts.unique(dim=0)) == 3 * len(uses)

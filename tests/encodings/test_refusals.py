@@ -109,6 +109,8 @@ OPTIONS = [
         {"models": ["forgetting", "spe_sine"]},
         "'spe_sine' changes the width .* is fixed by 'forgetting'",
     ),
+    ("compose", {"models": ["shortformer", "tener"]}, "two encodings choose what the projections read"),
+    ("compose", {"models": ["forgetting", "path"]}, "two encodings append components to the keys"),
     ("mix", {"model": "spe_sine", "other": "t5"}, "'spe_sine' changes the width .* is fixed by 't5'"),
     ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
     ("mix", {"every": 1}, "every is 1; it must be at least 2"),

@@ -196,6 +196,23 @@ def test_a_section_derives_its_own_defaults_from_what_is_given(read):
     assert read("", "schedule.steps=50", cls=Outer).schedule.warmup == 5
 
 
+@dataclass(frozen=True)
+class Older:
+    """Settings of which a former version had one key more.
+
+    Attributes:
+        data: A section that had it.
+    """
+
+    data: Data = field(default_factory=lambda: Data(["a"]), metadata={"removed": ("depth",)})
+
+
+def test_a_key_of_a_former_version_may_be_there_without_a_value(read, complaint):
+    assert read("data: {limit: 3, depth: null}", cls=Older) == Older(Data(["a"], limit=3))
+    assert "unknown key 'data.depth'" in complaint("data: {depth: 2}", cls=Older)
+    assert "unknown key 'data.width'" in complaint("data: {width: null}", cls=Older)
+
+
 def test_defaults_are_not_shared_between_loads(read):
     read(GOOD).position.options["delta"] = 1.0
     assert read(GOOD).position.options == {"delta": 0.5}

@@ -23,7 +23,7 @@ from transformers import (
 
 import floater
 from floater.pretrained.extending import ExtendError
-from floater.pretrained.extending.continuation import METHODS, continued, continued_grid, fit_flow
+from floater.pretrained.extending.continuation import METHODS, continue_grid, continue_table, fit_flow
 
 from . import zoo
 from .extended import ROTARY, build, given, llava, operators
@@ -52,12 +52,12 @@ def test_a_table_of_waves_goes_on_as_waves(noise: float) -> None:
     truth = waves(300)
     table = truth[:150] + noise * torch.randn(150, 12, generator=torch.Generator().manual_seed(1))
     table[0], table[-1] = 7.0, -5.0
-    found = continued(table, 300, "flow")
+    found = continue_table(table, 300, "flow")
     assert torch.equal(found[:150], table)
     error = (found[150:] - truth[150:]).square().mean().sqrt()
     assert error < 0.02 + 4 * noise
     for name in ("repeat", "hierarchical"):
-        other = continued(table, 300, name)
+        other = continue_table(table, 300, name)
         assert torch.equal(other[:150], table)
         assert (other[150:] - truth[150:]).square().mean().sqrt() > 0.5
 
@@ -71,33 +71,33 @@ def test_a_flow_stays_as_large_as_the_table() -> None:
 
 
 def test_constant_tables_stay_constant() -> None:
-    assert torch.allclose(continued(torch.ones(10, 3), 30, "flow"), torch.ones(30, 3))
+    assert torch.allclose(continue_table(torch.ones(10, 3), 30, "flow"), torch.ones(30, 3))
 
 
 def test_a_fit_does_not_depend_on_the_memory_that_it_gets() -> None:
     table = torch.randn(62, 32)
-    first = continued(table, 256, "flow")
+    first = continue_table(table, 256, "flow")
     for size in range(1, 21):
         junk = [torch.randint(-9, 9, (size * count,)) for count in range(1, 33)]
         del junk
-        assert torch.equal(continued(table, 256, "flow"), first)
+        assert torch.equal(continue_table(table, 256, "flow"), first)
 
 
 def test_hierarchical_positions() -> None:
     """alpha u_i + (1 - alpha) u_j at i n + j, by Su's formula, entry by entry."""
     table = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     u = [(row - 0.4 * table[0]) / 0.6 for row in table]
-    found = continued(table, 25, "hierarchical", special=(0, 0))
+    found = continue_table(table, 25, "hierarchical", special=(0, 0))
     for i in range(5):
         for j in range(5):
             torch.testing.assert_close(found[5 * i + j], 0.4 * u[i] + 0.6 * u[j])
     with pytest.raises(ValueError, match="reaches 25 positions"):
-        continued(table, 26, "hierarchical", special=(0, 0))
+        continue_table(table, 26, "hierarchical", special=(0, 0))
 
 
 def test_interpolation_keeps_both_ends() -> None:
     line = torch.arange(4.0)[:, None]
-    found = continued(line, 7, "interpolation", special=(0, 0))
+    found = continue_table(line, 7, "interpolation", special=(0, 0))
     torch.testing.assert_close(found[:, 0], torch.arange(7.0) / 2)
 
 
@@ -106,7 +106,7 @@ def test_a_grid_goes_on_to_the_right_and_below() -> None:
     down, right = torch.arange(24.0)[:, None], torch.arange(30.0)
     truth = torch.stack([torch.sin(0.5 * down + 0.9 * right + k) for k in range(4)], -1)
     old = truth[:16, :20].reshape(-1, 4)
-    found = continued_grid(old, (16, 20), (24, 30), "flow").view(24, 30, 4)
+    found = continue_grid(old, (16, 20), (24, 30), "flow").view(24, 30, 4)
     assert torch.equal(found[:16, :20].reshape(-1, 4), old)
     torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
 
@@ -417,7 +417,7 @@ def test_the_flow_foresees_a_trained_table_better_than_baselines(known: int, who
         table = file.get_tensor(name).float()
 
     def error(method: str) -> float:
-        found = continued(table[:known], whole, method)[known : whole - 1]
+        found = continue_table(table[:known], whole, method)[known : whole - 1]
         return float((found - table[known : whole - 1]).norm())
 
     assert error("flow") < 0.9 * min(error("repeat"), error("interpolation"), error("hierarchical"))

@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 import floater
 from floater.pretrained import ExtendError, PlugError
 from floater.pretrained.extending import attention, clex
-from floater.pretrained.extending.passes import Pass
+from floater.pretrained.extending.watch import PassPositions
 
 from . import zoo
 from .extended import BIASES, ROTARY, build, extended, given, llava, noisy
@@ -382,7 +382,7 @@ def test_grouped_distances_are_those_of_the_formula(
         torch.stack([rotated(x[i], i, frequencies) for i in range(length)])[None, None] for x in (q, k)
     )
     mask = expected[None, None, cached:].isfinite() if cached else None
-    places = Pass(at[:, cached:], at, 1.0)
+    places = PassPositions(at[:, cached:], at, 1.0)
     found, weights = attention.attend(
         module, query[:, :, cached:], key, v[None, None], mask, scaling=0.5, floater_pass=places
     )

@@ -195,7 +195,7 @@ def test_an_error_at_the_last_moment_changes_nothing(
     def fail(*_: Any) -> None:
         raise KeyError("late")
 
-    monkeypatch.setattr(sys.modules["floater.pretrained.extending.extend"], "_check", fail)
+    monkeypatch.setattr(sys.modules["floater.pretrained.extending.extend"], "check_extended", fail)
     with pytest.raises(ExtendError, match="cannot be extended: KeyError: 'late'"):
         floater.extend(model, 1024 if name != "vit" else 16, method)
     assert state(model) == before

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 import floater
-from floater.lab.study.analyses import subject
+from floater.lab.study.analyses import load_subject
 from floater.lab.tasks.finetuning.checkpoint import start
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug
 from floater.lab.training.run import configured, load_model
@@ -109,7 +109,12 @@ def test_models_that_are_trained_and_analysed_are_aligned(tmp_path: Path) -> Non
     assert torch.equal(outputs(model), outputs(ours()))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"[PAD]": 0})))
     begun = start(Checkpoint(str(tmp_path / "bert")), Plug(), AutoModelForQuestionAnswering, tokenizer)
-    for loaded in (model, begun, subject(tmp_path / "ours").model, subject(tmp_path / "bert").model):
+    for loaded in (
+        model,
+        begun,
+        load_subject(tmp_path / "ours").model,
+        load_subject(tmp_path / "bert").model,
+    ):
         assert addresses(loaded) == {0}
 
 

@@ -9,8 +9,9 @@ from torch import nn
 from transformer_cases import config
 
 from floater import Positions
-from floater.encodings import PositionModel, StackSpec
-from floater.transformer.attention import Attention, project
+from floater.encodings import AttentionContext, PositionModel, StackSpec
+from floater.encodings.attention import project
+from floater.transformer.attention import Attention
 
 DIM, HEADS, LENGTH, BATCH = 8, 2, 5, 3
 
@@ -29,31 +30,32 @@ class Hooked(PositionModel):
 class Inputs(Hooked):
     """Keys and queries see more than values (as in Shortformer)."""
 
-    def inputs(self, x, state, layer):
-        return x + self.w[0], x + (layer + 1) * self.w[1], x
+    def inputs(self, context):
+        x = context.x
+        return x + self.w[0], x + (context.layer + 1) * self.w[1], x
 
 
 class Projected(Hooked):
     """A bias for each projection, growing along the sequence (as in FLOATER)."""
 
-    def projection_bias(self, name, state, layer):
-        if name == "value" and layer == 1:
+    def projection_bias(self, name, context):
+        if name == "value" and context.layer == 1:
             return None
-        return (layer + 1) * self.w[len(name) % HEADS] * state[:, :, :1]
+        return (context.layer + 1) * self.w[len(name) % HEADS] * context.state[:, :, :1]
 
 
 class ProjectedEach(Projected):
     """The same, other in each sample."""
 
-    def projection_bias(self, name, state, layer):
-        bias = super().projection_bias(name, state, layer)
+    def projection_bias(self, name, context):
+        bias = super().projection_bias(name, context)
         return None if bias is None else bias * torch.arange(BATCH)[:, None, None]
 
 
 class QKV(Hooked):
-    def qkv(self, q, k, v, state, layer):
+    def qkv(self, q, k, v, context):
         w = self.w.view(HEADS, HEADS, -1)
-        return q + w[0], k * (1 + w[1]), v - (layer + 1) * w[0]
+        return q + w[0], k * (1 + w[1]), v - (context.layer + 1) * w[0]
 
 
 class Scale(Hooked):
@@ -64,23 +66,27 @@ class Scale(Hooked):
 class Bias(Hooked):
     """Linear in the distance, a slope per head (as in ALiBi)."""
 
-    def bias(self, q, k, state, layer):
-        return (layer + 1) * self.w[:, 0, None, None] * state[:, None]
+    def bias(self, q, k, context):
+        return (context.layer + 1) * self.w[:, 0, None, None] * context.state[:, None]
 
 
 class ContentBias(Hooked):
     """Depends on queries (as in Transformer-XL)."""
 
-    def bias(self, q, k, state, layer):
-        return (q * self.w.view(HEADS, HEADS, -1)[0][:, None]).sum(-1, keepdim=True) * state[:, None]
+    def bias(self, q, k, context):
+        return (q * self.w.view(HEADS, HEADS, -1)[0][:, None]).sum(-1, keepdim=True) * context.state[:, None]
 
 
 class Mask(Hooked):
     """Neighbours at most one away; the first query sees nothing in the second block."""
 
-    def mask(self, state, layer):
-        near = state.abs() <= 1
-        return near[:, None] if layer == 0 else near[:, None] & (torch.arange(near.shape[1]) > 0)[:, None]
+    def mask(self, context):
+        near = context.state.abs() <= 1
+        return (
+            near[:, None]
+            if context.layer == 0
+            else near[:, None] & (torch.arange(near.shape[1]) > 0)[:, None]
+        )
 
 
 class MaskAndBias(Mask, Bias):
@@ -88,15 +94,15 @@ class MaskAndBias(Mask, Bias):
 
 
 class Logits(Hooked):
-    def logits(self, logits, q, k, state, layer):
-        return logits * torch.exp(-self.w[:, 1, None, None].abs() * state[:, None].abs())
+    def logits(self, logits, q, k, context):
+        return logits * torch.exp(-self.w[:, 1, None, None].abs() * context.state[:, None].abs())
 
 
 class Values(Hooked):
     """A vector per distance (as in Shaw et al.)."""
 
-    def value_bias(self, weights, state, layer):
-        vectors = state[..., None] * self.w.flatten()[: DIM // HEADS]
+    def value_bias(self, weights, context):
+        vectors = context.state[..., None] * self.w.flatten()[: DIM // HEADS]
         return torch.einsum("bhts,xtsd->bhtd", weights, vectors.expand(1, -1, -1, -1))
 
 
@@ -144,19 +150,21 @@ def may_attend(allowed, key_valid, causal, b, h, t):
 def reference(attention, position, x, state, key_valid, causal):
     """In the order of the design: scale x q.k + bias, logits, mask, softmax, weights @ v + values."""
     layer, head_dim, shape = attention.layer, DIM // HEADS, (BATCH, HEADS, LENGTH, LENGTH)
-    projections = zip(("query", "key", "value"), position.inputs(x, state, layer), strict=True)
+    projections = zip(
+        ("query", "key", "value"), position.inputs(AttentionContext(state, layer, x)), strict=True
+    )
     q, k, v = (
         (getattr(attention, name)(y) + (0 if bias is None else bias)).view(BATCH, LENGTH, HEADS, head_dim)
         for name, y in projections
-        for bias in (position.projection_bias(name, state, layer),)
+        for bias in (position.projection_bias(name, AttentionContext(state, layer)),)
     )
-    q, k, v = (y.transpose(1, 2) for y in position.qkv(q, k, v, state, layer))
+    q, k, v = (y.transpose(1, 2) for y in position.qkv(q, k, v, AttentionContext(state, layer)))
     dots = [(q[..., t, :] * k[..., s, :]).sum(-1) for t in range(LENGTH) for s in range(LENGTH)]
     logits = torch.stack(dots, -1).view(shape) * position.scale(head_dim)
-    if (bias := position.bias(q, k, state, layer)) is not None:
+    if (bias := position.bias(q, k, AttentionContext(state, layer))) is not None:
         logits = logits + bias
-    logits = position.logits(logits, q, k, state, layer)
-    allowed, rows = position.mask(state, layer), []
+    logits = position.logits(logits, q, k, AttentionContext(state, layer))
+    allowed, rows = position.mask(AttentionContext(state, layer)), []
     for b, h, t in itertools.product(range(BATCH), range(HEADS), range(LENGTH)):
         weights = torch.zeros(LENGTH, dtype=x.dtype)
         if keys := may_attend(allowed, key_valid, causal, b, h, t):
@@ -165,7 +173,7 @@ def reference(attention, position, x, state, key_valid, causal):
         rows.append(weights)
     weights = torch.stack(rows).view(shape)
     out = weights @ v
-    if (more := position.value_bias(weights, state, layer)) is not None:
+    if (more := position.value_bias(weights, AttentionContext(state, layer))) is not None:
         out = out + more
     return attention.output(out.transpose(1, 2).reshape(BATCH, LENGTH, DIM))
 
@@ -221,8 +229,8 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros(cls, implementation, dtyp
 
 def test_a_bias_that_forbids_everything_gives_zeros_too():
     class Forbids(Hooked):
-        def bias(self, q, k, state, layer):
-            return torch.where(state == 0, -torch.inf, 0.0)[:, None]
+        def bias(self, q, k, context):
+            return torch.where(context.state == 0, -torch.inf, 0.0)[:, None]
 
     for implementation in ("sdpa", "eager"):
         position, attention = make(Forbids, 0, implementation=implementation)

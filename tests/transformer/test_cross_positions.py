@@ -8,6 +8,7 @@ from transformer_cases import config, made, tokens
 from floater import PositionError, Positions
 from floater.flow import sinusoid
 from floater.transformer import FloaterForCausalLM, FloaterForConditionalGeneration
+from floater.transformer.attention import Source
 
 CROSS = {"position": "sinusoidal", "position_options": {"injection": "cross"}}
 RELATIVE = {"position": ["floater_relative", {"name": "sinusoidal", "injection": "cross"}]}
@@ -20,9 +21,8 @@ def test_queries_and_keys_are_joined_by_maps_of_sinusoids():
     attention = decoder.blocks[1].cross_attention
     here, there = Positions.arange(3), Positions.arange(5)
     states = decoder.position.prepare(here), decoder.cross_position.prepare(there)
-    found, _ = attention(
-        x, source, decoder.position, states[0], decoder.cross_position, states[1], None, None
-    )
+    encoded = Source(source, decoder.cross_position, states[1], None)
+    found, _ = attention(x, encoded, decoder.position, states[0], None)
     q = attention.query(x) + sinusoid(here.query, 16).double() @ decoder.position.maps[1]
     k = attention.key(source) + sinusoid(there.query, 16).double() @ decoder.cross_position.maps[1]
     heads = [y.view(2, -1, 2, 8).transpose(1, 2) for y in (q, k, attention.value(source))]

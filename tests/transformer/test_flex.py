@@ -5,8 +5,7 @@ import torch
 from torch.nn.attention import flex_attention as theirs
 
 from floater import FloaterConfig, Positions, build
-from floater.transformer import FloaterModel, flex
-from floater.transformer import attention as attention_module
+from floater.transformer import FloaterModel, flex, kernels
 from floater.transformer.attention import Attention
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
 
@@ -31,7 +30,7 @@ def calls(monkeypatch):
         made.append(kwargs)
         return flex_attention(*args, **kwargs)
 
-    monkeypatch.setattr(attention_module, "flex_attention", counted)
+    monkeypatch.setattr(kernels, "flex_attention", counted)
     return made
 
 

@@ -8,6 +8,7 @@ from transformer_cases import config, made, tokens
 from transformers import DynamicCache
 
 from floater import PositionError, build, catalogue
+from floater.encodings import AttentionContext
 from floater.transformer import (
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
@@ -58,7 +59,8 @@ def test_it_is_a_ratio_of_sums_over_pairs(causal, kind, lengths, monkeypatch):
         seen = valid is None or bool(valid[b, t, s] if kind == "pairs" else valid[b, s])
         return seen and (not causal or s <= t + slots - length)
 
-    found = linear_attention(q, k, v, scale=0.3, valid=valid, causal=causal)
+    mask = None if valid is None else valid.view(2, 1, -1, slots)
+    found = linear_attention(q, k, v, scale=0.3, mask=mask, causal=causal)
     wanted = by_pairs(q, k, v, 0.3, allowed)
     torch.testing.assert_close(found, wanted)
     for a, b in zip(*(torch.autograd.grad(y.sin().sum(), (q, k, v)) for y in (found, wanted)), strict=True):
@@ -115,7 +117,10 @@ def test_filtered_queries_and_keys_go_through_the_kernel(name, gated):
     q, k, v = (linear(x).view(2, 5, 2, 8) for linear in (attention.query, attention.key, attention.value))
     from floater import Positions
 
-    q, k, v = (y.transpose(1, 2) for y in position.qkv(q, k, v, position.prepare(Positions.arange(5)), 0))
+    q, k, v = (
+        y.transpose(1, 2)
+        for y in position.qkv(q, k, v, AttentionContext(position.prepare(Positions.arange(5)), 0))
+    )
     assert q.shape[-1] == k.shape[-1] == 6
     wanted = by_pairs(q, k, v, 6**-0.5, lambda b, t, s: True)
     torch.testing.assert_close(seen["out"], attention.output(wanted.transpose(1, 2).flatten(2)))

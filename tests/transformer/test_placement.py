@@ -15,7 +15,7 @@ from floater.transformer import (
     FloaterForMaskedLM,
     FloaterModel,
 )
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, Source
 from floater.transformer.stacks import Decoder, Encoder
 
 
@@ -35,8 +35,8 @@ class Shift(PositionModel):
     def prepare(self, positions):
         return self.vectors
 
-    def projection_bias(self, name, state, layer):
-        return state[name][None]
+    def projection_bias(self, name, context):
+        return context.state[name][None]
 
 
 def test_biases_on_projections_are_positions_at_the_input_equation_12():
@@ -156,10 +156,10 @@ class Marks(PositionModel):
     def block(self, x, state, layer):
         return x * (layer + 2)
 
-    def projection_bias(self, name, state, layer):
+    def projection_bias(self, name, context):
         if name != "cross_query" and self.spec.site != "cross":
             return None
-        return {"cross_query": 1, "key": 2, "value": -1}[name] * state[..., None].expand(-1, -1, 16)
+        return {"cross_query": 1, "key": 2, "value": -1}[name] * context.state[..., None].expand(-1, -1, 16)
 
 
 def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():
@@ -183,9 +183,8 @@ def test_the_hooks_of_cross_attention_see_target_and_source_positions():
     mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
     target, memory = Positions.arange(3, offset=2), Positions.from_mask(mask)
     states = decoder.position.prepare(target), decoder.cross_position.prepare(memory)
-    found, _ = cross(
-        x, source, decoder.position, states[0], decoder.cross_position, states[1], memory.key_valid, None
-    )
+    encoded = Source(source, decoder.cross_position, states[1], memory.key_valid)
+    found, _ = cross(x, encoded, decoder.position, states[0], None)
     i = torch.tensor([[2], [3], [4]])
     j = torch.tensor([[[0], [0], [1], [2]], [[0], [1], [2], [3]]])
     q, k, v = cross.query(x) + i, cross.key(source) + 2 * j, cross.value(source) - j

@@ -9,7 +9,7 @@ from transformer_cases import config, made, stirred_encoder, tokens
 from transformers import DynamicCache, EncoderDecoderCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
-from floater.encodings.measure import places
+from floater.encodings.measure import positions_for
 from floater.transformer import (
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
@@ -168,7 +168,7 @@ def test_far_distances_are_grouped(real):
 @torch.no_grad()
 def test_grouping_changes_biases_of_distances_and_is_refused_elsewhere(name):
     encoder = stirred_encoder(name)
-    x, at = torch.randn(1, 30, 16, dtype=torch.double), places(encoder.position, 30)
+    x, at = torch.randn(1, 30, 16, dtype=torch.double), positions_for(encoder.position, 30)
     rule = Reading(group=(3, 5))
     if not encoder.position.reads_distances:
         with pytest.raises(PositionError, match=f"'{name}' has no bias of them"):

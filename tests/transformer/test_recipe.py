@@ -8,14 +8,14 @@ import torch
 import transformers
 from transformer_cases import like_bert, registered
 
-from floater.encodings import PositionError, catalogue
+from floater.encodings import AttentionContext, PositionError, catalogue
+from floater.encodings.attention import project
 from floater.transformer import (
     RECIPES,
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
     FloaterModel,
-    Recipe,
 )
 
 DIM, HEADS, LAYERS, INNER, VOCABULARY, LENGTH = 96, 4, 3, 160, 120, 50
@@ -126,10 +126,10 @@ def test_gpt_starts_as_gpt2():
 
 @pytest.mark.parametrize("position", ["bert_a", "bert_r", "bert_ad", "tupe_a", "tupe_r"])
 def test_berts_family_has_berts_recipe_and_a_configuration_overrides_it(position):
-    assert Recipe.of(ours(position)) == RECIPES["bert"]
-    assert Recipe.of(ours(position, recipe="transformer")) == RECIPES["transformer"]
-    assert Recipe.of(ours(position, recipe={"norm_eps": 1e-3})).norm_eps == 1e-3
-    assert Recipe.of(ours(position, recipe={"norm_eps": 1e-3})).embedding_norm
+    assert ours(position).resolved_recipe == RECIPES["bert"]
+    assert ours(position, recipe="transformer").resolved_recipe == RECIPES["transformer"]
+    assert ours(position, recipe={"norm_eps": 1e-3}).resolved_recipe.norm_eps == 1e-3
+    assert ours(position, recipe={"norm_eps": 1e-3}).resolved_recipe.embedding_norm
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_berts_family_has_berts_recipe_and_a_configuration_overrides_it(position
     ],
 )
 def test_parts_bring_their_recipe(position, recipe):
-    assert Recipe.of(ours(position)) == RECIPES[recipe]
+    assert ours(position).resolved_recipe == RECIPES[recipe]
 
 
 def test_parts_with_different_recipes_are_refused_unless_the_configuration_has_one():
@@ -154,8 +154,8 @@ def test_parts_with_different_recipes_are_refused_unless_the_configuration_has_o
         with pytest.raises(
             PositionError, match="'bert_a' asks for the recipe 'bert' and 'gpt_alibi' for 'gpt'"
         ):
-            Recipe.of(ours(["bert_a", "gpt_alibi"]))
-        assert Recipe.of(ours(["bert_a", "gpt_alibi"], recipe="gpt")) == RECIPES["gpt"]
+            _ = ours(["bert_a", "gpt_alibi"]).resolved_recipe
+        assert ours(["bert_a", "gpt_alibi"], recipe="gpt").resolved_recipe == RECIPES["gpt"]
 
 
 @pytest.mark.parametrize(
@@ -193,6 +193,6 @@ def test_a_map_without_a_bias_still_takes_the_positions():
     kept = {}
     attention.register_forward_pre_hook(lambda _, given: kept.update(x=given[0], state=given[2]))
     model(ids)
-    bias = position.projection_bias("query", kept["state"], 0)
-    found = attention.project("query", attention.query, kept["x"], position, kept["state"], 0).flatten(-2)
+    bias = position.projection_bias("query", AttentionContext(kept["state"], 0))
+    found = project(attention.query, kept["x"], bias)
     torch.testing.assert_close(found, kept["x"] @ attention.query.weight.T + bias, rtol=1e-5, atol=1e-5)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from floater import FloaterConfig, Positions, build, catalogue
+from floater.encodings import AttentionContext
 from floater.encodings.terms import AttentionTerms
-from floater.transformer import attention as attention_module
-from floater.transformer import tiled
+from floater.transformer import kernels, tiled
 from floater.transformer.attention import Attention
 from floater.transformer.tiled import tiled_attention
 
@@ -122,7 +122,7 @@ def test_terms_say_what_the_hooks_say(monkeypatch, name, causal, padded):
     """Outputs and gradients of a block are those of the eager path, which asks the hooks."""
     length = 11
     for limit in ("TILED_FROM", "BIAS_TILED_FROM"):
-        monkeypatch.setattr(attention_module, limit, length)
+        monkeypatch.setattr(kernels, limit, length)
     more = {"position": name, "hidden_size": 32, "num_attention_heads": HEADS, "training_length": 32}
     torch.manual_seed(0)
     x = torch.randn(BATCH, length, 32)
@@ -139,7 +139,7 @@ def test_terms_say_what_the_hooks_say(monkeypatch, name, causal, padded):
         own = x.clone().requires_grad_()
         state = model.prepare(Positions.arange(length))
         heads = own.view(BATCH, length, HEADS, 8).transpose(1, 2)
-        assert model.attention_terms(heads, heads, state, 1) is not None
+        assert model.attention_terms(heads, heads, AttentionContext(state, 1)) is not None
         out, weights = attention(own, model, state, valid if padded else None, None)
         assert (weights is None) == (kind == "sdpa")
         parameters = [own, *attention.parameters(), *model.parameters()]

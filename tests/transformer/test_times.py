@@ -9,7 +9,7 @@ from transformer_cases import config, made, stirred_encoder, tokens
 from transformers import DynamicCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
-from floater.encodings.measure import places
+from floater.encodings.measure import positions_for
 from floater.flow.collocation import solver
 from floater.transformer import (
     FloaterForCausalLM,
@@ -32,7 +32,7 @@ def times(mode="stretch", **given):
 @pytest.mark.parametrize("mode", MODES)
 def test_draws_rise_below_the_horizon_and_reach_all_of_it(mode):
     torch.manual_seed(0)
-    drawn = [Times(mode, length=20, max_scale=3.0).drawn(9)(torch.arange(10)) for _ in range(2000)]
+    drawn = [Times(mode, length=20, max_scale=3.0).sample(9)(torch.arange(10)) for _ in range(2000)]
     at = torch.stack(drawn).double()
     steps = at.diff()
     assert at.min() >= 0
@@ -57,10 +57,10 @@ def test_draws_rise_below_the_horizon_and_reach_all_of_it(mode):
 
 
 def test_long_texts_are_stretched_as_far_as_they_fit():
-    drawn = [Times("stretch", 20, 3.0).drawn(49)(torch.arange(50)) for _ in range(200)]
+    drawn = [Times("stretch", 20, 3.0).sample(49)(torch.arange(50)) for _ in range(200)]
     assert 55 < max(float(at[-1]) for at in drawn) < 60
     assert max(float(at[1] - at[0]) for at in drawn) <= 1.2
-    begins = [Times("stretch", 20, 3.0, shift=False).drawn(9)(torch.arange(10))[0] for _ in range(9)]
+    begins = [Times("stretch", 20, 3.0, shift=False).sample(9)(torch.arange(10))[0] for _ in range(9)]
     assert begins == [0.0] * 9
 
 
@@ -110,7 +110,7 @@ def test_relative_encodings_read_stretched_distances_where_asked(name):
     torch.manual_seed(5)
     found = model(text).logits
     torch.manual_seed(5)
-    at = model.model.encoder.times.drawn(6)(torch.arange(7))[None]
+    at = model.model.encoder.times.sample(6)(torch.arange(7))[None]
     expected = model.eval()(text, positions=Positions.times(at)).logits
     torch.testing.assert_close(found, expected)
     assert bool(((model(text).logits - found).abs() > 1e-6).any())
@@ -132,7 +132,7 @@ def test_source_and_target_share_stretched_distances(monkeypatch):
 @torch.no_grad()
 def test_times_change_what_reads_them_and_nothing_else(name):
     encoder = stirred_encoder(name)
-    x, at = torch.randn(1, 6, 16, dtype=torch.double), places(encoder.position, 6)
+    x, at = torch.randn(1, 6, 16, dtype=torch.double), positions_for(encoder.position, 6)
     plain = encoder(x, at)
     timed = encoder(x, replace(at, query_time=at.query * 3 + 1, key_time=at.key * 3 + 1))
     assert bool((plain != timed).any()) == encoder.position.reads_times
@@ -160,7 +160,7 @@ def test_a_pass_in_training_is_one_at_the_drawn_times(case, mode):
         torch.manual_seed(3)
         trained = model.train()(ids, **given).logits
         torch.manual_seed(3)
-        drawn = law.drawn(int(at.key.max()))
+        drawn = law.sample(int(at.key.max()))
         timed = replace(at, query_time=drawn(at.query), key_time=drawn(at.key))
         expected = model.eval()(ids, **given, positions=timed).logits
         torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-4)
@@ -175,7 +175,7 @@ def test_real_positions_are_stretched_and_shifted(mode):
     torch.manual_seed(3)
     trained = model.train()(tokens(2, 3), positions=Positions.times(at))[0]
     torch.manual_seed(3)
-    expected = model.eval()(tokens(2, 3), positions=Positions.times(law.drawn(7.5, real=True)(at)))[0]
+    expected = model.eval()(tokens(2, 3), positions=Positions.times(law.sample(7.5, real=True)(at)))[0]
     torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -206,7 +206,7 @@ def test_memory_stands_at_the_times_of_its_pass():
     torch.manual_seed(3)
     found = model.train()(ids[:, 4:], memory=memory).logits
     torch.manual_seed(3)
-    drawn = law.drawn(7)
+    drawn = law.sample(7)
     # positions cannot be given with a memory: the same model with sinusoids at these times
     memory = Memory(4)
     model.eval()(ids[:, :4], memory=memory)

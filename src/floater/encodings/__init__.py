@@ -5,12 +5,14 @@ from importlib import import_module
 
 from floater.encodings import plugins
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import build, catalogue, options, register
 from floater.encodings.spec import StackSpec
 
 __all__ = [
+    "AttentionContext",
     "Card",
     "PositionError",
     "PositionModel",
@@ -22,6 +24,6 @@ __all__ = [
     "register",
 ]
 
-for _found in pkgutil.walk_packages(__path__, f"{__name__}."):
-    import_module(_found.name)
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    import_module(_module.name)
 plugins.load()

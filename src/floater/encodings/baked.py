@@ -70,7 +70,7 @@ bake more, from the model that was saved with its flow
 
 
 def baked(flows: nn.ModuleList, length: int) -> nn.ModuleList:
-    """Return the stored vectors of flows; those of one that is baked already are kept."""
+    """Replace flows by their stored vectors; a flow that is already baked is kept."""
     return nn.ModuleList(BakedFlow(flow, length) if isinstance(flow, FlowEncoder) else flow for flow in flows)
 
 
@@ -80,10 +80,10 @@ def check_baked(positions: Tensor, length: int, what: str = "positions") -> None
     Args:
         positions: any shape, not empty.
         length: number of positions that it is baked for.
-        what: their description, for error messages.
+        what: name of the positions, for error messages.
 
     Raises:
-        PositionError: if one is not an integer from 0 to length - 1.
+        PositionError: if a position is not an integer from 0 to length - 1.
 
     Example:
         >>> check_baked(torch.tensor([[0.5]]), 4)

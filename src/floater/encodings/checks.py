@@ -45,18 +45,18 @@ def is_whole(value: Any) -> bool:
     return is_number(value) and isinstance(value, Integral)
 
 
-def at_least_one(**given: float | None) -> None:
+def at_least_one(**options: float | None) -> None:
     """Refuse options below 1; None, a default, is allowed.
 
     Raises:
-        PositionError: if one is; the message names the first.
+        PositionError: if an option is below 1; the message names the first.
 
     Example:
         >>> at_least_one(width=0)
         Traceback (most recent call last):
         floater.encodings.errors.PositionError: width is 0; it must be at least 1
     """
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and not value >= 1:
             raise PositionError(f"{name} is {value}; it must be at least 1")
 

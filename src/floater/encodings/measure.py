@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.attention import AttentionCall, project_qkv
 from floater.encodings.card import Injection
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
-from floater.encodings.model import PositionModel, Projection
+from floater.encodings.model import PositionModel
 from floater.encodings.registry import catalogue
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -56,7 +58,7 @@ class Attended(NamedTuple):
     out: Tensor
 
 
-def places(model: type[PositionModel] | PositionModel, length: int, start: int = 0) -> Positions:
+def positions_for(model: type[PositionModel] | PositionModel, length: int, start: int = 0) -> Positions:
     """Return positions start, start + 1, ... with the other fields that the model reads.
 
     A tree or a graph is a chain: its nodes are the positions.
@@ -70,7 +72,7 @@ def places(model: type[PositionModel] | PositionModel, length: int, start: int =
         Positions (1, length) of queries and keys.
 
     Example:
-        >>> places(catalogue()["tree"], 2, start=1).structure.token_valid.tolist()
+        >>> positions_for(catalogue()["tree"], 2, start=1).structure.token_valid.tolist()
         [[True, True]]
     """
     at = torch.arange(start, start + length)[None]
@@ -89,8 +91,8 @@ def places(model: type[PositionModel] | PositionModel, length: int, start: int =
     )
 
 
-def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
-    """Run the hooks of one block's attention, with the same projections for every model and block.
+def attention_context(model: PositionModel, state: Any, layer: int, x: Tensor) -> AttentionContext[Any]:
+    """Return the context of a block's attention, with the same projections for every model and block.
 
     Queries and keys share theirs, so that a word has a positive logit with itself.
 
@@ -98,35 +100,34 @@ def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
         model: the position model.
         state: its state.
         layer: index of the block.
+        x: (batch, T, dim), the input of attention.
+    """
+    dim = model.spec.dim
+    generator = torch.Generator().manual_seed(0)
+    shared, value = torch.randn(2, dim, dim, generator=generator, dtype=torch.float64) * dim**-0.5
+    maps = {"query": shared, "key": shared, "value": value}
+
+    def projection(weight: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda y: y @ weight.to(y.dtype)
+
+    return AttentionContext(state, layer, x, {name: projection(weight) for name, weight in maps.items()})
+
+
+def attend(model: PositionModel, state: Any, layer: int, x: Tensor) -> Attended:
+    """Run the hooks of one block's attention, with the projections of `attention_context`.
+
+    Args:
+        model: the position model.
+        state: its state.
+        layer: index of the block.
         x: (batch, T, dim), the block's input.
     """
-    spec = model.spec
-    generator = torch.Generator().manual_seed(0)
-    maps = torch.randn(2, spec.dim, spec.dim, generator=generator, dtype=torch.float64) * spec.dim**-0.5
-    h = model.block(x, state, layer)
-    projected = []
-    names: tuple[Projection, ...] = ("query", "key", "value")
-
-    def through(name: Projection) -> Callable[[Tensor], Tensor]:
-        return lambda y: y @ maps[int(name == "value")].to(y.dtype)
-
-    model.on_projections({name: through(name) for name in names}, state, layer)
-    for name, y in zip(names, model.inputs(h, state, layer), strict=True):
-        added = model.projection_bias(name, state, layer)
-        y = through(name)(y)
-        projected.append((y if added is None else y + added).view(*y.shape[:-1], spec.heads, -1))
-    query, key, value = projected
-    q, k, v = (y.transpose(1, 2) for y in model.qkv(query, key, value, state, layer))
-    left, right = model.rotated(q, k, state, layer)
-    logits = left @ right.transpose(-1, -2) * model.scale(q.shape[-1])
-    bias = model.bias(q, k, state, layer)
-    logits = model.logits(logits if bias is None else logits + bias.to(logits.dtype), q, k, state, layer)
-    allowed = model.mask(state, layer)
-    if allowed is not None:
-        logits = logits.masked_fill(~allowed, -torch.inf)
-    weights = model.weights(logits, state, layer)
-    more = model.value_bias(weights, state, layer)
-    return Attended(h, q, k, v, logits, weights @ v if more is None else weights @ v + more)
+    context = attention_context(model, state, layer, model.block(x, state, layer))
+    q, k, v = project_qkv(model, context)
+    call = AttentionCall(model, context, q, k, v)
+    logits = call.logits()
+    out, _ = call.attend(logits)
+    return Attended(context.x, q, k, v, logits, out)
 
 
 def respond(model: PositionModel, positions: Positions, x: Tensor) -> list[Attended]:
@@ -207,12 +208,12 @@ def _flexible(model: PositionModel) -> bool:
     q = next(model.parameters(), torch.empty(0)).new_zeros(
         1, model.spec.heads, 4, model.spec.dim // model.spec.heads
     )
-    terms = model.attention_terms(q, q, model.prepare(places(model, 4)), 0)
+    terms = model.attention_terms(q, q, AttentionContext(model.prepare(positions_for(model, 4)), 0))
     return terms is not None and terms.bias_alone
 
 
 def _recurring(model: PositionModel, x: Tensor) -> bool:
-    state, identity = model.prepare(places(model, x.shape[1])), PositionModel(model.spec)
+    state, identity = model.prepare(positions_for(model, x.shape[1])), PositionModel(model.spec)
 
     def acts(layer: int) -> bool:
         changed = attend(model, state, layer, x), attend(identity, None, layer, x)
@@ -225,7 +226,7 @@ def _recurring(model: PositionModel, x: Tensor) -> bool:
 def _unbound(model: PositionModel, x: Tensor) -> bool:
     length = 4 * _LENGTH
     try:
-        blocks = respond(model, places(model, length), x[:, :1].expand(-1, length, -1))
+        blocks = respond(model, positions_for(model, length), x[:, :1].expand(-1, length, -1))
     except PositionError:
         return False
     one, two = 3 * _LENGTH, 7 * _LENGTH // 2  # from position 1, since 0 may be [CLS]
@@ -242,7 +243,7 @@ def _unbound(model: PositionModel, x: Tensor) -> bool:
 def _relative(model: PositionModel, x: Tensor) -> bool:
     x = torch.cat([x, x], 1)[:, : _LENGTH - 9]  # past any window of distances
     far = 9 if hasattr(model, "needs") or model.max_positions is not None else 601
-    here, there = (respond(model, places(model, x.shape[1], start), x) for start in (0, far))
+    here, there = (respond(model, positions_for(model, x.shape[1], start), x) for start in (0, far))
     return all(torch.allclose(a.logits, b.logits, atol=1e-5) for a, b in zip(here, there, strict=True))
 
 

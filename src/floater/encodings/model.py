@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.spec import Site, StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
-Projection = Literal["query", "key", "value", "cross_query"]
 QKV = tuple[Tensor, Tensor, Tensor]
 
 
@@ -46,12 +46,13 @@ class PositionModel(nn.Module):
     (batch, T, dim). In `qkv` q, k and v are (batch, T, heads, head_dim). In `bias` and `logits` q is
     (batch, heads, T, head_dim) and k (batch, heads, S, head_dim), cached keys included.
     Logits and weights are (batch, heads, T, S). `state` is the result of `prepare`; `layer` counts blocks
-    from 0.
+    from 0. The hooks of attention read both, and more, from one `AttentionContext`;
+    `floater.encodings.attention` calls these hooks, in the order in which they act.
 
     Class attributes: `card` is the entry in the catalogue; `sites` are those of `StackSpec.site` where it
     acts; `length_aware` means that its decoder needs the final length of the text, `autoregressive` that
     a decoder may write one token after another; `bounded` that it has `max_length` positions;
-    `derives_places` that it derives positions itself, from order, segments, coordinates or a structure;
+    `derives_positions` that it derives them itself, from order, segments, coordinates or a structure;
     `needs_cross_attention` that it acts there alone; `stage` is when its `qkv` acts among composed models;
     `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head;
     `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
@@ -66,8 +67,8 @@ class PositionModel(nn.Module):
         >>> class Distance(PositionModel):
         ...     def prepare(self, positions):
         ...         return -positions.delta[:, None].abs().float()
-        ...     def bias(self, q, k, state, layer):
-        ...         return state
+        ...     def bias(self, q, k, context):
+        ...         return context.state
         >>> model = Distance(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> model.overrides("bias"), model.overrides("logits", "value_bias")
         (True, False)
@@ -78,7 +79,7 @@ class PositionModel(nn.Module):
     length_aware: ClassVar[bool] = False
     autoregressive: ClassVar[bool] = True
     bounded: ClassVar[bool] = False
-    derives_places: bool = False
+    derives_positions: bool = False
     needs_cross_attention: bool = False
     stage: Stage = Stage.KEEP
     reads_content: bool = True
@@ -92,7 +93,7 @@ class PositionModel(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions the model has; None if it serves any length."""
+        """Return the number of positions that the model has; None if it serves any length."""
         return self.spec.max_length if self.bounded else None
 
     @property
@@ -114,8 +115,8 @@ class PositionModel(nn.Module):
         queries and keys included, read the true positions: random times would blur the distances.
         """
         card = getattr(self, "card", None)  # the identity has none
-        own = self.length_aware or self.derives_places
-        return card is not None and card.point == "absolute" and not own
+        derives = self.length_aware or self.derives_positions
+        return card is not None and card.point == "absolute" and not derives
 
     @property
     def reads_distances(self) -> bool:
@@ -124,11 +125,11 @@ class PositionModel(nn.Module):
         Rotations of queries and keys do not: cached keys are rotated before a query is known.
         """
         card = getattr(self, "card", None)
-        relative = card is not None and card.point in ("relative", "both") and not self.derives_places
+        relative = card is not None and card.point in ("relative", "both") and not self.derives_positions
         return relative and self.overrides("bias", "logits") and not self.overrides("qkv")
 
     @classmethod
-    def recipe(cls, given: Mapping[str, Any]) -> str:
+    def recipe(cls, options: Mapping[str, Any]) -> str:
         """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""
         card: Card | None = getattr(cls, "card", None)  # a user's encoding may have none
         return "transformer" if card is None else card.recipe
@@ -159,32 +160,26 @@ class PositionModel(nn.Module):
         """Return whether the self-attention of a block has a residual connection."""
         return True
 
-    def on_projections(
-        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: Any, layer: int
-    ) -> None:
-        """Read a block's own projections of self-attention, by name, before they are applied."""
-
-    def inputs(self, x: Tensor, state: Any, layer: int) -> QKV:
+    def inputs(self, context: AttentionContext[Any]) -> QKV:
         """Return the inputs of the query, key and value projections of self-attention."""
-        return x, x, x
+        return context.x, context.x, context.x
 
-    def projection_bias(self, name: Projection, state: Any, layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, context: AttentionContext[Any]) -> Tensor | None:
         """Return vectors (batch or 1, T, dim) that are added to the bias of a projection, in one product.
 
         Args:
             name: "query", "key" or "value" of self-attention; "cross_query" for the queries of
                 cross-attention (site "decoder"). At the site "cross" "key" and "value" are those of
                 cross-attention.
-            state: the result of `prepare`.
-            layer: index of the block, from 0.
+            context: what hooks read.
         """
         return None
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Any]) -> QKV:
         """Change queries, keys and values of self-attention after projection."""
         return q, k, v
 
-    def rotated(self, q: Tensor, k: Tensor, state: Any, layer: int) -> tuple[Tensor, Tensor]:
+    def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> tuple[Tensor, Tensor]:
         """Return the queries and keys of the dot products, where `bias` and `logits` read others.
 
         It acts on all keys, cached ones included, which the cache holds as `qkv` left them. Shapes as in
@@ -204,15 +199,15 @@ class PositionModel(nn.Module):
         """
         return 1.0
 
-    def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor | None:
         """Return additive logits of self-attention, broadcastable to (batch, heads, T, S), already scaled."""
         return None
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor:
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor:
         """Change the logits of self-attention (multiplicative models)."""
         return logits
 
-    def weights(self, logits: Tensor, state: Any, layer: int) -> Tensor:
+    def weights(self, logits: Tensor, context: AttentionContext[Any]) -> Tensor:
         """Return the attention weights of logits, which are -inf where a query may not attend.
 
         By default the softmax; a query that may attend to no key gets zeros.
@@ -223,19 +218,19 @@ class PositionModel(nn.Module):
         nothing = logits.detach().amax(-1, keepdim=True) == -torch.inf
         return weights.masked_fill(nothing, 0.0)
 
-    def mask(self, state: Any, layer: int) -> Tensor | None:
+    def mask(self, context: AttentionContext[Any]) -> Tensor | None:
         """Return the bool mask of the keys that a query may attend to, broadcastable to (batch, heads, T,
         S)."""
         return None
 
-    def value_bias(self, weights: Tensor, state: Any, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, context: AttentionContext[Any]) -> Tensor | None:
         """Return the weighted sum of the biases of values, which depend on the pair of query and key.
 
         It is added to weights @ v: (batch, heads, T, head_dim).
         """
         return None
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
         """Return the terms of `bias` and `value_bias`, for a kernel that computes them tile by tile.
 
         Optional: both forms compute the same, and with None those hooks are used. They are also used for a
@@ -259,5 +254,5 @@ def _has_terms(model: Any) -> bool:
         return next((n for n, owner in enumerate(model.__mro__) if hook in vars(owner)), len(model.__mro__))
 
     hooks = "bias", "correlation", "logits", "weights", "mask", "value_bias"
-    own = defined("attention_terms")
-    return own < model.__mro__.index(PositionModel) and own <= min(map(defined, hooks))
+    terms = defined("attention_terms")
+    return terms < model.__mro__.index(PositionModel) and terms <= min(map(defined, hooks))

@@ -14,13 +14,15 @@ def load() -> None:
     Each module registers its encodings, as those of the library do. One that cannot be imported is skipped.
 
     Warns:
-        UserWarning: with the entry point that fails, and why.
+        UserWarning: if a module cannot be imported; the message names the entry point and the error.
 
     Example:
         >>> load()
     """
-    for found in entry_points(group=GROUP):
+    for entry_point in entry_points(group=GROUP):
         try:
-            found.load()
+            entry_point.load()
         except Exception as error:  # foreign code must not prevent the import of the library
-            warnings.warn(f"entry point {found.name} of {GROUP} ({found.value}): {error}", stacklevel=2)
+            warnings.warn(
+                f"entry point {entry_point.name} of {GROUP} ({entry_point.value}): {error}", stacklevel=2
+            )

@@ -23,7 +23,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
     """Register a position model in the catalogue under a name; a class decorator.
 
     Args:
-        name: its name for `build` and `FloaterConfig.position`. It replaces a model of the same name.
+        name: name of the model for `build` and `FloaterConfig.position`; it replaces a model of this name.
 
     Raises:
         PositionError: if the class has no card.
@@ -47,7 +47,7 @@ def register(name: str) -> Callable[[_Model], _Model]:
 
 
 def catalogue() -> dict[str, type[PositionModel]]:
-    """Return every position model of the library by its name, in order of name.
+    """Return the position models of the library, by name and sorted by it.
 
     Example:
         >>> "floater" in catalogue()
@@ -64,7 +64,7 @@ def name_of(model: PositionModel) -> str:
         'none'
     """
     kind = type(model)
-    return next((name for name, known in _CATALOGUE.items() if known is kind), kind.__name__)
+    return next((name for name, registered in _CATALOGUE.items() if registered is kind), kind.__name__)
 
 
 def options(name: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def options(name: str) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in parameters}
 
 
-def check_options(name: str, given: Iterable[str]) -> None:
+def check_options(name: str, names: Iterable[str]) -> None:
     """Refuse names that are no options of a position model.
 
     Raises:
@@ -97,11 +97,11 @@ def check_options(name: str, given: Iterable[str]) -> None:
         floater.encodings.errors.PositionError: unknown option 'block' of position model 'sinusoidal'; \
 did you mean 'blocks'?
     """
-    known = options(name)
-    for option in given:
-        if option not in known:
+    valid = options(name)
+    for option in names:
+        if option not in valid:
             raise PositionError(
-                f"unknown option '{option}' of position model '{name}'{_nearest(option, known)}"
+                f"unknown option '{option}' of position model '{name}'{_nearest(option, valid)}"
             )
 
 
@@ -115,14 +115,14 @@ _KINDS: dict[Any, str] = {
 }
 
 
-def check_types(name: str, given: Mapping[str, Any]) -> None:
+def check_types(name: str, values: Mapping[str, Any]) -> None:
     """Refuse values of the wrong type, where the annotation of an option is of plain types.
 
     Options with several kinds of strings, and "scaling", are checked by the model, whose message names the
     valid ones.
 
     Raises:
-        PositionError: it names the first.
+        PositionError: if a value has another type; the message names the first.
 
     Example:
         >>> check_types("t5", {"buckets": "many"})
@@ -132,12 +132,12 @@ def check_types(name: str, given: Mapping[str, Any]) -> None:
     hints: dict[str, Any] = {}
     with suppress(NameError):  # annotations for type checkers only
         hints = get_type_hints(_CATALOGUE[name].__init__)
-    for option, value in given.items():
+    for option, value in values.items():
         kind = hints.get(option)
         members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-        own_words = option == "scaling" or (str in members and len(members) > 1)
+        checked_by_model = option == "scaling" or (str in members and len(members) > 1)
         valid = [_valid(each) for each in members]
-        if not own_words and all(valid) and not any(_fits(value, each) for each in members):
+        if not checked_by_model and all(valid) and not any(_fits(value, each) for each in members):
             raise PositionError(f"{option} is {value!r}; it must be {' or '.join(dict.fromkeys(valid))}")
 
 
@@ -153,8 +153,8 @@ def _fits(value: Any, kind: Any) -> bool:
     """Return whether an annotation with words in `_valid` allows a value."""
     kind, inner = get_origin(kind) or kind, get_args(kind)
     if kind in (list, tuple, Sequence):
-        known = isinstance(value, Sequence) and not isinstance(value, str | bytes)
-        return known and (not _valid(inner[0]) or all(_fits(each, inner[0]) for each in value))
+        is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
+        return is_list and (not _valid(inner[0]) or all(_fits(each, inner[0]) for each in value))
     if kind in (int, float):
         return is_number(value) if kind is float else is_whole(value)
     if kind in (dict, Mapping):
@@ -174,9 +174,9 @@ def build(
     causal: bool = False,
     horizon: int | None = None,
     initializer_range: float | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> PositionModel:
-    """Make a position model for a stack of blocks.
+    """Build a position model for a stack of blocks.
 
     Args:
         name: a name of the catalogue.
@@ -189,7 +189,7 @@ def build(
         causal: see `StackSpec`.
         horizon: see `StackSpec`; the number of entries of a table that is read at times.
         initializer_range: see `StackSpec`.
-        given: options of the model, by name.
+        arguments: options of the model, by name.
 
     Returns:
         The model; at a site where it does not act (such as a table of positions at "cross"), the identity.
@@ -202,25 +202,25 @@ def build(
         True
     """
     spec = StackSpec(dim, heads, layers, max_length, site, vocabulary, causal, horizon, initializer_range)
-    return build_for(name, spec, **given)
+    return build_for(name, spec, **arguments)
 
 
-def build_for(name: str, spec: StackSpec, **given: Any) -> PositionModel:
-    """Make a position model for a stack of blocks; see `build`."""
-    check_options(name, given)
-    check_types(name, given)
+def build_for(name: str, spec: StackSpec, **arguments: Any) -> PositionModel:
+    """Build a position model for a stack of blocks; see `build`."""
+    check_options(name, arguments)
+    check_types(name, arguments)
     try:
-        model = _CATALOGUE[name](spec, **given)
+        model = _CATALOGUE[name](spec, **arguments)
     except ValueError as error:  # of its flow: a solver or an activation
         raise PositionError(str(error)) from error
     end, horizon = model.max_positions, spec.horizon
     if horizon is not None and end is not None and end < horizon and model.reads_times:
-        model = _CATALOGUE[name](replace(spec, max_length=horizon), **given)
+        model = _CATALOGUE[name](replace(spec, max_length=horizon), **arguments)
     return model if spec.site in model.sites else PositionModel(spec)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
+def _nearest(word: str, valid: Iterable[str]) -> str:
+    names = list(valid)
     near = difflib.get_close_matches(word, names, n=1)
     if near:
         return f"; did you mean '{near[0]}'?"

@@ -71,8 +71,8 @@ class StackSpec:
 
     def init_table(self, weight: Tensor) -> None:
         """Initialise a table of position vectors (..., dim)."""
-        own = self.initializer_range
-        nn.init.normal_(weight, std=self.dim**-0.5 if own is None else own)
+        std = self.initializer_range
+        nn.init.normal_(weight, std=self.dim**-0.5 if std is None else std)
 
     def init_linear(self, weight: Tensor) -> None:
         """Initialise the weight (out, in) of a projection of positions."""

@@ -17,8 +17,9 @@ class AttentionTerms:
     consecutive, and the same in all samples.
 
     Args:
-        content: q (batch, heads, T, D) and k (batch, heads, S, D) in place of the block's, of any width D.
-        scale: in place of the block's.
+        content: q (batch, heads, T, D) and k (batch, heads, S, D) of the dot products, in place of the
+            block's, of any width D.
+        scale: factor of the dot products, in place of the block's.
         asking: p, (batch, heads, T, head_dim); None for the block's q.
         bias: b, (heads or 1, T + S).
         queries: a, (T + S, head_dim) or (heads, T + S, head_dim).

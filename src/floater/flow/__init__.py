@@ -2,6 +2,7 @@
 
 from floater.flow.collocation.error_control import FlowSensitive
 from floater.flow.collocation.plan import SolverState
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.encoder import FlowEncoder
 from floater.flow.errors import (
@@ -14,7 +15,6 @@ from floater.flow.errors import (
     SpanTooLong,
 )
 from floater.flow.reference import flow_error, gradient_error, reference_solve
-from floater.flow.solution import Solution
 from floater.flow.solve import METHODS, solve
 from floater.flow.vector_fields import (
     BoundedField,

@@ -1,4 +1,4 @@
-"""Position vectors cached between calls, until what they depend on changes."""
+"""Position vectors cached between calls, until a value that they depend on changes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from floater.flow.collocation.solution import Solution
 from floater.flow.errors import FlowError
 from floater.flow.snapshot import Derived, Snapshot
-from floater.flow.solution import Solution
 from floater.flow.vectors import as_slice, distinct
 
 Solve = Callable[..., Tensor]
-"""Takes increasing positions (U,), and a state (rows, dim) with its position, or None for the starting
-vectors; returns vectors (U, rows, dim)."""
+"""Function that solves for vectors.
+
+Its arguments are increasing positions (U,), and optionally a state (rows, dim) and its position, by default
+the starting vectors at 0; it returns vectors (U, rows, dim).
+"""
 
 # Generation needs one position at a time; this number of positions is solved for at once.
 _LOOK_AHEAD = 64
@@ -46,25 +49,25 @@ class VectorTable:
         object.__setattr__(self, "is_range", bool((self.positions == count).all()))
 
     def find(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the indices of positions, and whether each is known (its index is right only then)."""
+        """Return the index of each position, and whether the table has it; other indices mean nothing."""
         index = torch.searchsorted(self.positions, wanted).clamp(max=len(self.positions) - 1)
         return index, self.positions[index] == wanted
 
     def merged(self, positions: Tensor, values: Tensor) -> VectorTable:
-        """Return a table that also has these vectors; those it had are unchanged."""
+        """Return a table with these vectors in addition to its own, which do not change."""
         together, order = torch.cat((self.positions, positions)).sort()
         both = torch.cat((self.values, values), dim=1)
         return VectorTable(together, both[:, order.to(both.device)].contiguous())
 
 
 class VectorCache(Derived):
-    """A table of vectors at whole positions, and a solution that real positions are read from.
+    """A table of vectors at whole positions, and a solution from which vectors at real ones are read.
 
     It does not depend on fields: callers pass the function that solves.
 
     Attributes:
-        table: Vectors at whole positions, if any are known.
-        solution: A solution without gradient, if one is known.
+        table: Vectors at whole positions; None before the first.
+        solution: A solution without gradient; None before the first.
         calls: The number of calls with gradients, of which one in `refresh_every` solves.
     """
 
@@ -79,15 +82,15 @@ class VectorCache(Derived):
         self.table = self.solution = self._snapshot = None
 
     def trust_nothing(self) -> None:
-        """Let the next `validated` block empty the cache, whose vectors may be those of earlier values."""
+        """Let the next `validated` block empty the cache, whose vectors may belong to earlier values."""
         self._snapshot = None
 
     @contextmanager
     def validated(self, *values: object) -> Iterator[None]:
-        """Empty the cache if the values that its vectors depend on have changed; the block reads or fills it.
+        """Empty the cache if values that its vectors depend on have changed, before the block uses it.
 
         Args:
-            *values: The values: see `Snapshot`, which says what counts as a change.
+            *values: The values; `Snapshot` defines what counts as a change.
         """
         if self._snapshot is None or not self._snapshot.matches(*values):
             self.clear()
@@ -126,17 +129,17 @@ class VectorCache(Derived):
                 if last < len(table.positions):
                     return table.values.unbind(0), index
             wanted, where = distinct(positions)
-            at, known = table.find(wanted)
-            if not bool(known.all()):
-                table = self._extended(table, wanted[~known], solve, ahead)
+            at, present = table.find(wanted)
+            if not bool(present.all()):
+                table = self._extended(table, wanted[~present], solve, ahead)
                 at, _ = table.find(wanted)
             return table.values.unbind(0), as_slice(at[where].reshape(positions.shape))
 
     def _extended(self, table: VectorTable, missing: Tensor, solve: Solve, ahead: bool) -> VectorTable:
-        """Return a table that has the missing positions, too; keep it if these are whole numbers.
+        """Return a table with the missing positions, and keep it if these are whole numbers.
 
-        Real positions between whole ones seldom recur and would fill the memory. A range remains one unless
-        that takes more than twice its length.
+        Real positions between whole ones seldom recur and would fill the memory. A table of a range stays one
+        if that takes at most twice its length.
         """
         size, top = len(table.positions), float(missing[-1])
         whole = bool((missing == missing.floor()).all())

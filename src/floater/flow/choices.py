@@ -10,9 +10,9 @@ def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:
     """Check that a string argument is one of the valid names.
 
     Args:
-        argument: Description of the name in the error.
-        value: The name given.
-        valid: The names that may be given.
+        argument: Description of the argument, for the message.
+        value: The value of the argument.
+        valid: The valid names.
 
     Raises:
         ValueError: if `value` is not valid; the message lists the valid names, similar ones first.

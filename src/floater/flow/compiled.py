@@ -1,6 +1,6 @@
 """Solves as operators that `torch.compile` puts into its graph whole, without tracing into them.
 
-A solver looks at errors to decide what to do next, which no traced program can do, and traced as far as
+A solver looks at errors to decide its next step, which no traced program can do, and traced as far as
 possible it takes minutes to compile. The operator finds the encoder by a number and gets its parameters as
 arguments, so that gradients flow. It keeps nothing for the backward pass, whose operator solves again, as
 gradient checkpointing does, on the mesh that the forward pass left in the encoder's `SolverState`.
@@ -11,31 +11,44 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C import DispatchKey
 
-if TYPE_CHECKING:
-    from floater.flow.encoder import FlowEncoder
+
+class Encoder(Protocol):
+    """The interface of a `FlowEncoder` to the operators.
+
+    Attributes:
+        start: Starting vectors (blocks, names, dim).
+        refresh_every: The number of calls with gradients of which one solves.
+        __call__: Function from positions (N, T) to `FlowVectors`.
+    """
+
+    start: nn.Parameter
+    refresh_every: int
+    __call__: Any
+
+    @property
+    def stores(self) -> bool:
+        """Return whether vectors come from the cache, without gradient."""
+
+    def ordered_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that the vectors depend on, the starting vectors first."""
+
+    def with_parameters(self, tensors: Sequence[Tensor]) -> Self:
+        """Return a copy with other parameters, in their order."""
 
 
-_encoders: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_encoders: WeakValueDictionary[int, Encoder] = WeakValueDictionary()
 _numbers = count(1)
 
 
-def number(encoder: object) -> int:
-    """Number an encoder, for `opaque`; a copy needs a number of its own.
-
-    Example:
-        >>> class Nothing:
-        ...     pass
-        >>> nothing = Nothing()
-        >>> number(nothing) < number(nothing)
-        True
-    """
+def number(encoder: Encoder) -> int:
+    """Return a new number for an encoder, by which `opaque` finds it; a copy needs another one."""
     new = next(_numbers)
     _encoders[new] = encoder
     return new
@@ -45,9 +58,9 @@ def opaque(encoder: int, positions: Tensor, parameters: Sequence[Tensor]) -> Ten
     """Return the position vectors of an encoder by an operator that is not traced into.
 
     Args:
-        encoder: Its number.
+        encoder: The encoder's number.
         positions: (N, T).
-        parameters: Those that its vectors depend on, `start` (blocks, names, dim) first.
+        parameters: The parameters that its vectors depend on, `start` (blocks, names, dim) first.
 
     Returns:
         Vectors (N T, blocks, names, dim), with gradients to parameters and real positions.
@@ -60,17 +73,16 @@ def opaque(encoder: int, positions: Tensor, parameters: Sequence[Tensor]) -> Ten
 @torch.library.custom_op("floater::flow", mutates_args=())
 def _flow(positions: Tensor, parameters: list[Tensor], encoder: int, learns: bool) -> tuple[Tensor, Tensor]:
     with torch.set_grad_enabled(learns), _autograd():
-        vectors = _evaluate(_found(encoder), positions.detach(), parameters)
+        vectors = _evaluate(_registered(encoder), positions.detach(), parameters)
     return vectors.detach(), torch.tensor(vectors.requires_grad)
 
 
-def _evaluate(encoder: FlowEncoder, positions: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    """Return all vectors (N T, blocks, names, dim), with gradients where they are on and none is reused."""
+def _evaluate(encoder: Encoder, positions: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """Return all vectors (N T, blocks, names, dim), with gradients if they are on and no vector is reused."""
     pairs = zip(encoder.ordered_parameters(), parameters, strict=True)
-    own = all(mine.data_ptr() == given.data_ptr() for mine, given in pairs)
-    # Its cache belongs to the encoder's own parameters; a copy has leaves, whose graph ends with the
-    # operator.
-    used = own and (encoder.stores or not torch.is_grad_enabled())
+    same = all(parameter.data_ptr() == argument.data_ptr() for parameter, argument in pairs)
+    # The encoder's cache belongs to its parameters; a copy has leaves, whose graph ends with the operator.
+    used = same and (encoder.stores or not torch.is_grad_enabled())
     vectors = (encoder if used else encoder.with_parameters(parameters))(positions)
     values: Tensor = vectors.all().reshape(-1, *encoder.start.shape)
     return values
@@ -94,14 +106,16 @@ def _flow_backward(
     if not bool(flows):
         return [torch.zeros_like(x) for x in (positions, *parameters)]
     with torch.enable_grad(), _autograd():
-        copy = _found(encoder).with_parameters(parameters)
+        copy = _registered(encoder).with_parameters(parameters)
         copy.refresh_every = 1  # the forward pass has counted this call
-        places = positions.detach().requires_grad_(to_positions)
-        leaves = [places, *copy.ordered_parameters()]
-        vectors = copy(places).all()
+        leaf_positions = positions.detach().requires_grad_(to_positions)
+        leaves = [leaf_positions, *copy.ordered_parameters()]
+        vectors = copy(leaf_positions).all()
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        found = torch.autograd.grad(vectors, wanted, cotangent.reshape(vectors.shape), allow_unused=True)
-    gradients = dict(zip(map(id, wanted), found, strict=True))
+        derivatives = torch.autograd.grad(
+            vectors, wanted, cotangent.reshape(vectors.shape), allow_unused=True
+        )
+    gradients = dict(zip(map(id, wanted), derivatives, strict=True))
     return [torch.zeros_like(x) if (g := gradients.get(id(x))) is None else g for x in leaves]
 
 
@@ -118,23 +132,26 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
     flows, positions, *parameters = ctx.saved_tensors
     wanted: bool = ctx.needs_input_grad[0]
-    of_positions, *found = _flow_backward(cotangents[0], flows, positions, parameters, ctx.encoder, wanted)
-    return of_positions if wanted else None, found, None, None
+    position_gradient, *parameter_gradients = _flow_backward(
+        cotangents[0], flows, positions, parameters, ctx.encoder, wanted
+    )
+    return position_gradient if wanted else None, parameter_gradients, None, None
 
 
 _flow.register_autograd(_differentiate, setup_context=_keep)
 
 
-def _found(encoder: int) -> FlowEncoder:
-    found: FlowEncoder | None = _encoders.get(encoder)
-    if found is None:
+def _registered(number: int) -> Encoder:
+    """Return the encoder of a number."""
+    encoder = _encoders.get(number)
+    if encoder is None:
         raise RuntimeError("the flow encoder of a compiled program is gone; compile the model that is run")
-    return found
+    return encoder
 
 
 @contextmanager
 def _autograd() -> Iterator[None]:
-    """Let autograd record inside an operator, where dispatch is past it: the encoder differentiates."""
+    """Let autograd record inside an operator, where dispatch is past it, as the encoder differentiates."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (
         DispatchKey.AutogradFunctionality,

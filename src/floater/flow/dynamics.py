@@ -14,7 +14,7 @@ from floater.flow.units import Arguments
 
 
 class FieldError(ValueError):
-    """A field does not return a velocity for each row."""
+    """Error of a field that does not return a velocity for each row."""
 
 
 class Dynamics:
@@ -54,12 +54,12 @@ class Dynamics:
     def arguments(self, t: Tensor, p: Tensor) -> Sequence[Tensor]:
         """Return the arguments of the field's units at time t and vectors p (rows, dim), layer by layer."""
         with full_precision(p.device):
-            found: Sequence[Tensor] = functional_call(
+            arguments: Sequence[Tensor] = functional_call(
                 Arguments(self.field),
                 {f"field.{name}": tensor for name, tensor in self.tensors.items()},
                 (t.to(self.dtype), p.to(self.dtype)),
             )
-        return found
+        return arguments
 
     def velocity(self, t: Tensor, p: Tensor) -> Tensor:
         """Return dp/dt (rows, dim) at time t, in the dtype of the state p (rows, dim)."""
@@ -71,19 +71,20 @@ class Dynamics:
                 else functional_call(self.field, self.tensors, arguments)
             )
         if not isinstance(h, Tensor) or h.shape != p.shape:
-            found = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
-            raise FieldError(f"the field must return a tensor (rows, dim) = {tuple(p.shape)}, got {found}")
+            returned = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
+            raise FieldError(f"the field must return a tensor (rows, dim) = {tuple(p.shape)}, got {returned}")
         velocity: Tensor = h.to(p.dtype)
         return velocity
 
 
 def check_problem(field: nn.Module, start: Tensor) -> None:
-    """Check that there is a field, and a start that it can be solved from.
+    """Check that a field is a module, and that it can be solved from a start.
 
     Raises:
-        TypeError: if the field is not a module, or the start is not a tensor. ValueError: if the start is not
-        a real tensor (rows, dim) with at least one row, and as wide as the field. FlowTransformError: under
-        `torch.vmap` or a transform of `torch.func`.
+        TypeError: if the field is not a module, or the start is not a tensor.
+        ValueError: if the start is not a real tensor (rows, dim) with at least one row, or not as wide as the
+            field.
+        FlowTransformError: under `torch.vmap` or a transform of `torch.func`.
 
     Example:
         >>> check_problem(lambda t, p: -p, torch.ones(1, 2))

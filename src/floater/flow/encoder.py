@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from floater.flow.cache import VectorCache, VectorTable
 from floater.flow.collocation.plan import SolverState
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.compiled import number, opaque
 from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
-from floater.flow.solution import Solution
 from floater.flow.solve import COLLOCATION, PAPER_STEPS, check_options, solve
 from floater.flow.vector_fields import ScaledField
 from floater.flow.vectors import FlowVectors, check_positions, distinct
@@ -36,11 +36,10 @@ class FlowEncoder(nn.Module):
     of rows in one solve at the sorted distinct positions; position i has the time
     i x delta x time_scale, so the first position of a text, 0, gets the starting vector itself.
 
-    Real positions (a floating dtype), such as the times of events, are solved once as a curve where the
-    method is collocation. The vectors of a block and name are evaluated on demand: thousands
-    of different positions cost no more solving than the span that they cover. Gradients flow to the field,
-    the starting vectors, a learned time scale and the positions; without such a curve, to positions only of
-    one rising row.
+    With collocation, real positions (a floating dtype), such as the times of events, are solved once as a
+    curve. The vectors of a block and name are evaluated on demand: thousands of different positions cost no
+    more solving than the span that they cover. Gradients flow to the field, the starting vectors, a learned
+    time scale and the positions; without such a curve, positions have gradients only in one rising row.
 
     In training mode, a flow whose parameters all have `requires_grad` off is solved once and stored.
 
@@ -150,8 +149,8 @@ class FlowEncoder(nn.Module):
         Args:
             positions: (N, T), integer or real, in any order, repeated or not; N is 1 when all samples
                 of a batch share them.
-            below: Where compiled, all positions are whole numbers from 0 to `below` - 1, each of which is
-                solved for once; None solves for all N T positions, whose values are unknown then.
+            below: In compiled code, a bound of the positions, which are whole numbers from 0 to `below` - 1:
+                each of these is solved for once. None solves for all N T positions, whose values are unknown.
 
         Returns:
             The vectors of all blocks and names.
@@ -181,9 +180,9 @@ class FlowEncoder(nn.Module):
             return self._sampled(positions) if real else self._solved(positions)[0]
         # Vectors are reused for some calls (section 4.4). Only calls with gradients count.
         self._cache.trust_nothing()
-        known = self._cache.solution if real else self._cache.table
+        reusable = self._cache.solution if real else self._cache.table
         turn = self._cache.calls - self._by_step
-        solves = known is None or (torch.is_grad_enabled() and turn % self.refresh_every == 0)
+        solves = reusable is None or (torch.is_grad_enabled() and turn % self.refresh_every == 0)
         self._cache.calls += torch.is_grad_enabled() and not self._by_step
         if real:
             if solves:
@@ -236,7 +235,7 @@ class FlowEncoder(nn.Module):
     def with_parameters(self, tensors: Sequence[Tensor]) -> FlowEncoder:
         """Return a copy with other parameters, in their order, which shares the state of training steps."""
         pairs = zip(self.ordered_parameters(), tensors, strict=True)
-        leaves = {id(own): x.detach().requires_grad_(own.requires_grad) for own, x in pairs}
+        leaves = {id(parameter): x.detach().requires_grad_(parameter.requires_grad) for parameter, x in pairs}
         twin = copy.deepcopy(self, leaves)
         twin.solver_state = self.solver_state
         if not self.stores:  # vectors of other parameters
@@ -250,13 +249,13 @@ class FlowEncoder(nn.Module):
     def stored(self, positions: Tensor) -> FlowVectors:
         """Return position vectors without gradient from the cache, after solving for the missing ones.
 
-        A change of what they depend on empties the cache; see `Snapshot`.
+        A change of a value that they depend on empties the cache; see `Snapshot`.
 
         Args:
-            positions: As of a call.
+            positions: Positions (N, T), as for a call.
 
         Returns:
-            As a call does.
+            The vectors of all blocks and names.
 
         Raises:
             ValueError: if the positions are not two-dimensional, or one is negative or not finite.
@@ -317,7 +316,7 @@ class FlowEncoder(nn.Module):
     def begin_step(self) -> None:
         """Count the calls until the next step as one: all of them solve, or all of them reuse vectors.
 
-        So a step whose batch is divided among several passes trains the flow with all of its parts or none.
+        A step whose batch is divided among several passes thus trains the flow with all of its parts or none.
         """
         self._by_step = True
         self._cache.calls += 1
@@ -326,15 +325,15 @@ class FlowEncoder(nn.Module):
     def holds_vectors(self) -> bool:
         """Return whether the next training step reuses the vectors of an earlier one (`refresh_every`).
 
-        Where it does not, `solver_state` is all that the step needs of those before it.
+        If it does not, `solver_state` is all the state that it takes from earlier steps.
         """
         return self._cache.calls % self.refresh_every != 0
 
     def refresh(self) -> None:
         """Clear the state of training steps: vectors to reuse, the state of the solver.
 
-        The next step is then that of an encoder just loaded. Called at each checkpoint, it makes a run
-        that is resumed there end with the weights of one that was not stopped.
+        The next step is then that of an encoder just loaded. Called at each checkpoint, it makes a resumed
+        run end with the weights of an uninterrupted one.
         """
         self.solver_state.reset()
         self._cache.calls = 0
@@ -346,8 +345,9 @@ class FlowEncoder(nn.Module):
 
         Args:
             positions: (N, T).
-            cached: Take the solution of the cache, without gradients; solve first if it ends too early.
-            keep: Keep a new solution in the cache, for the next calls.
+            cached: Whether to read from the cached solution, without gradients; if it ends too early, a new
+                one is solved for and cached.
+            keep: Whether to cache a new solution, for the next calls.
         """
         with torch.inference_mode(False) if cached or keep else nullcontext():
             times = positions.flatten().to(wide_dtype(positions.device))
@@ -430,7 +430,7 @@ class FlowEncoder(nn.Module):
         return FlowVectors(rows, index, self._keys, self.start.dtype)
 
     def _validated(self) -> AbstractContextManager[None]:
-        """Return a block that reads from the cache, after emptying it if it is out of date."""
+        """Return a context that reads from the cache, after emptying it if it is out of date."""
         return self._cache.validated(
             *(self.field, self.start, self.log_time_scale),
             *(self.delta, self._time_scale, self.solver, self.horizon),

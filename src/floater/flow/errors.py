@@ -8,7 +8,7 @@ class FlowError(RuntimeError):
 
     Attributes:
         time: The time near which the solve failed.
-        reason: What went wrong there.
+        reason: Why it failed there.
     """
 
     time: float
@@ -20,7 +20,7 @@ class FlowDiverged(FlowError):
 
     Args:
         time: The time at which the solve stopped.
-        reason: What went wrong there.
+        reason: Why it stopped there.
     """
 
     def __init__(self, time: float, reason: str) -> None:
@@ -28,7 +28,7 @@ class FlowDiverged(FlowError):
         self.time, self.reason = time, reason
 
     def __str__(self) -> str:
-        """One line: where, why, and what to try."""
+        """Return one line: where, why, and what to try."""
         return (
             f"the flow diverged at t = {self.time:.6g} ({self.reason}); try smaller initial weights "
             "(floater.flow.init_small_), a smaller delta or time_scale, or a bounded activation such as tanh"
@@ -40,7 +40,7 @@ class FlowStiff(FlowError):
 
     Args:
         time: The time at which the solve stopped.
-        reason: What went wrong there.
+        reason: Why it stopped there.
         rate: The rate at which differences of vectors decay there.
     """
 
@@ -49,7 +49,7 @@ class FlowStiff(FlowError):
         self.time, self.reason, self.rate = time, reason, rate
 
     def __str__(self) -> str:
-        """One line: where, why, and what to try."""
+        """Return one line: where, why, and what to try."""
         return (
             f"the field is stiff at t = {self.time:.6g}: differences of vectors decay at a rate of "
             f"{self.rate:.3g}, and {self.reason}; try method='collocation', which is implicit for stiff "
@@ -62,7 +62,7 @@ class FlowInaccurate(FlowError):
 
     Args:
         time: The end of the interval whose estimated error was largest.
-        error: That error, relative to the tolerance.
+        error: The error of that interval, relative to the tolerance.
     """
 
     reason = "its tolerance is out of reach"
@@ -72,7 +72,7 @@ class FlowInaccurate(FlowError):
         self.time, self.error = time, error
 
     def __str__(self) -> str:
-        """One line: where, by how much, and what to try."""
+        """Return one line: where, by how much, and what to try."""
         return (
             f"collocation missed its tolerance {self.error:.3g} times over near t = {self.time:.6g}; "
             "try a larger rtol or atol, a float64 start, or method='dopri5'"
@@ -84,7 +84,7 @@ class SpanTooLong(FlowError):
 
     Args:
         time: The time at which the solve stopped.
-        reason: What went wrong there.
+        reason: Why it stopped there.
         last: The last position.
         scale: A time scale under which the span would end where the solve did.
     """
@@ -94,7 +94,7 @@ class SpanTooLong(FlowError):
         self.time, self.reason, self.last, self.scale = time, reason, last, scale
 
     def __str__(self) -> str:
-        """One line: where, why, and the scale to try."""
+        """Return one line: where, why, and the scale to try."""
         return (
             f"the flow cannot be solved up to position {self.last:.6g}: it stopped at t = {self.time:.6g} "
             f"({self.reason}); try time_scale={self.scale:.1e} or less, or times in a longer unit"
@@ -105,7 +105,7 @@ class FlowTransformError(RuntimeError):
     """A solve was called under `torch.vmap` or a transform of `torch.func`."""
 
     def __str__(self) -> str:
-        """One line: what is missing, and what to do instead."""
+        """Return one line: what is missing, and what to do instead."""
         return (
             "a solve cannot run under torch.vmap or a transform of torch.func: give all rows as one start "
             "(rows, dim), and take gradients by torch.autograd"
@@ -116,7 +116,7 @@ class SecondDerivativeError(RuntimeError):
     """A gradient of a collocation solve was differentiated again."""
 
     def __str__(self) -> str:
-        """One line: what is missing, and which methods have it."""
+        """Return one line: what is missing, and which methods have it."""
         return (
             "collocation has no second derivatives; the steps of the other methods have: "
             "method='dopri5' or 'rk4' with gradient='discrete'"

@@ -36,7 +36,7 @@ def flow_error(p: Tensor, reference: Tensor) -> float:
 
     Args:
         p: Vectors (..., dim).
-        reference: Vectors of the same shape, taken as exact.
+        reference: The exact vectors, of the same shape.
 
     Returns:
         The error, with Euclidean norms over dim.
@@ -59,7 +59,7 @@ def gradient_error(gradients: Sequence[Tensor], reference: Sequence[Tensor]) -> 
 
     Args:
         gradients: One gradient per tensor.
-        reference: The same, taken as exact.
+        reference: The exact gradients, one per tensor.
 
     Returns:
         The error, with Euclidean norms over all entries of all tensors.

@@ -93,8 +93,8 @@ def runge_kutta(
         p at the times (length, rows, dim), the first being the start.
 
     Raises:
-        FlowDiverged: if a step vanishes, or `MAX_STEPS` are not enough.
-        FlowStiff: if they are not enough because the field is stiff.
+        FlowDiverged: if a step vanishes, or `MAX_STEPS` steps are not enough.
+        FlowStiff: if the steps are not enough because the field is stiff.
     """
     dynamics = _Watched(field, start)
     dynamics.span = float(times[-1].detach() - times[0].detach())
@@ -155,7 +155,7 @@ def _worst_row(error: Tensor) -> Tensor:
 
 
 def _options(method: str, times: Tensor, step: float) -> dict[str, Any]:
-    """Return options for torchdiffeq that make outputs as accurate as the steps are."""
+    """Return options of torchdiffeq with which outputs are as accurate as the steps."""
     if method in FIXED_STEP_METHODS:
         # Between grid points torchdiffeq interpolates linearly.
         return {"grid_constructor": lambda _func, _state, t: subdivide(t, step)}
@@ -257,12 +257,12 @@ def check_steps(
     """Check that a fixed-step solve is finite, and not so large because its steps are unstable.
 
     Args:
-        solution: Its result (length, rows, dim).
-        field, start, times, method, step: As of `runge_kutta`.
+        solution: The result of the solve (length, rows, dim).
+        field, start, times, method, step: The arguments of `runge_kutta`.
 
     Raises:
-        FlowDiverged: if it is not finite; with the time of the first step that is not.
-        FlowStiff: if this, or growth beyond all digits, comes from steps too long for a field that is stiff.
+        FlowDiverged: if the solution is not finite; with the time of the first step that is not.
+        FlowStiff: if this, or growth beyond all digits, comes from steps too long for a stiff field.
     """
     scale = float(start.detach().abs().max().clamp(min=1.0))
     if float(solution.detach().abs().max()) < _LARGE * scale:

@@ -17,15 +17,15 @@ Backward = Callable[..., tuple[Any, ...]]
 def refuse_second_derivatives(backward: Backward) -> Backward:
     """Decorate the `backward` of an autograd function whose gradients must not be differentiated.
 
-    It runs in full precision, like the solve itself.
+    The backward pass runs in full precision, like the solve itself.
 
-    PyTorch's `once_differentiable` raises only where cotangents require gradients. Of a loss that is linear
-    in the output they do not, and the second derivative of anything else in the loss would come out without
-    this function's part. Here gradients made with `create_graph=True` lead back to everything that the
-    function saved, and whoever differentiates them meets an error.
+    PyTorch's `once_differentiable` raises only if cotangents require gradients. For a loss that is linear in
+    the output they do not, and the second derivative of the rest of the loss would lack this function's part,
+    without an error. Here the graph of gradients with `create_graph=True` leads back to all tensors that the
+    function saved, so that differentiating them raises an error.
 
     Args:
-        backward: The function; whatever its gradients depend on is in `ctx.saved_tensors`.
+        backward: The function; `ctx.saved_tensors` must have all tensors that its gradients depend on.
 
     Raises:
         SecondDerivativeError: from the gradients returned, when they are differentiated.
@@ -53,15 +53,15 @@ def refuse_second_derivatives(backward: Backward) -> Backward:
             gradients = backward(ctx, *cotangents)
         if not torch.is_grad_enabled():  # create_graph=False
             return gradients
-        made = [gradient for gradient in gradients if gradient is not None]
-        tied = iter(_Refuse.apply(len(made), *made, *ctx.saved_tensors, *cotangents))  # type: ignore[no-untyped-call]
+        defined = [gradient for gradient in gradients if gradient is not None]
+        tied = iter(_Refuse.apply(len(defined), *defined, *ctx.saved_tensors, *cotangents))  # type: ignore[no-untyped-call]
         return tuple(None if gradient is None else next(tied) for gradient in gradients)
 
     return once
 
 
 class _Refuse(torch.autograd.Function):
-    """The first tensors as they are; the others are there to be what these depend on."""
+    """The identity of the first tensors, whose graph leads to the others, too."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Copies of the values that stored results depend on, which tell whether these have changed."""
+"""Copies of the values that stored results depend on, by which changes of the values are noticed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEMBERS = ("_parameters", "_buffers", "_modules")
 
 
 class Derived:
-    """Base class of what is computed from other values and kept, which no snapshot includes."""
+    """Base class of values that are computed from others and kept; snapshots exclude them."""
 
 
 class Snapshot(Derived):
@@ -61,7 +61,7 @@ class Snapshot(Derived):
             self._copies = [None if x is None else x.clone() for x in bits]
 
     def matches(self, *values: object) -> bool:
-        """Return whether values are what they were when the snapshot was taken."""
+        """Return whether values are the same as when the snapshot was taken."""
         description = _Description(values)
         if description.structure != self._structure:
             return False
@@ -76,7 +76,7 @@ class Snapshot(Derived):
                 # NumPy compares several times faster than PyTorch.
                 elif not np.array_equal(bits.numpy(), copy.numpy()):
                     return False
-            return not any(bool(torch.stack(of_device).any()) for of_device in differences.values())
+            return not any(bool(torch.stack(on_device).any()) for on_device in differences.values())
 
 
 def _bits(tensor: Tensor) -> Tensor | None:
@@ -93,7 +93,7 @@ def _bits(tensor: Tensor) -> Tensor | None:
 
 
 class _Same:
-    """An object that is compared by identity; it is kept, as others get the identity of one that is gone."""
+    """An object that is compared by identity, and kept alive, as a deleted object's identity is reused."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -106,11 +106,11 @@ class _Same:
 
 
 class _Description:
-    """What values are: their structure, which has all but the elements of their tensors; and the tensors."""
+    """A description of values: their structure without the elements of tensors, and these tensors."""
 
     def __init__(self, values: Iterable[object]) -> None:
         self.tensors: list[Tensor] = []
-        # With the objects, as another could get the identity of one that is gone.
+        # The objects are kept alive, as a deleted object's identity is reused.
         self._seen: dict[int, tuple[int, object]] = {}
         self.structure = self._all(values)
 

@@ -66,8 +66,8 @@ def solve(
             dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
         step: Longest step of a fixed-step method; 0.02 (the paper's, appendix B.1) if not given. The
             grid always contains the wanted times. Its error is not estimated.
-        gradient: "discrete" differentiates the solver's steps. "adjoint", for methods other than
-            "collocation", needs less memory and more time: it solves backwards in time.
+        gradient: "discrete" differentiates the solver's steps. "adjoint", which "collocation" does not have,
+            needs less memory and more time: it solves backwards in time.
         state: State of earlier solves of this field by "collocation", whose mesh is reused. None selects a
             mesh first, and the result depends on nothing but the other arguments.
 
@@ -94,16 +94,16 @@ def solve(
     method, step = check_options(field, method=method, rtol=rtol, atol=atol, step=step, gradient=gradient)
     if not isinstance(times, Tensor):
         raise TypeError(f"times must be a tensor (length,), got {type(times).__name__}")
-    known = times.detach().to("cpu", torch.float64)
-    _check_times(known, begin)
-    last = float(known[-1])
+    exact = times.detach().to("cpu", torch.float64)
+    _check_times(exact, begin)
+    last = float(exact[-1])
     if method == COLLOCATION and last > begin:
         return solve_dense(field, start, last, begin=begin, rtol=rtol, atol=atol, state=state).at(times)
     check_finite(start)
     times = times.to(start.device, wide_dtype(start.device))
-    begins = float(known[0]) == begin
+    begins = float(exact[0]) == begin
     first = _at_begin(field, start, times[0], begin)
-    if begins and len(known) == 1:
+    if begins and len(exact) == 1:
         return first
     grid = torch.cat((times.new_full((1,), begin), times[1:] if begins else times))
     if automatic:

@@ -1,4 +1,4 @@
-"""Whether a solve fails because its field is stiff or because its vectors diverge."""
+"""Distinction of solves that fail because the field is stiff from those whose vectors diverge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rates(field: nn.Module, time: float, p: Tensor) -> tuple[float, float]:
     Args:
         field: The field.
         time: The time.
-        p: Vectors (rows, dim); of many components, only the first rows are looked at.
+        p: Vectors (rows, dim); if they have many components, only the first rows are used.
 
     Returns:
         The largest negative and positive real parts, without signs, of the eigenvalues of dh/dp; zeros where
@@ -61,7 +61,7 @@ def failure(
         time: The time at which the solve stopped.
         p: Vectors there, or the last that are finite (rows, dim).
         span: The time to which rates of decay are compared: the span of the solve, or a step.
-        reason: What went wrong.
+        reason: Why the solve failed.
         forgets: The rate times the span from which the field is called stiff.
 
     Returns:

@@ -35,9 +35,9 @@ class Units(NamedTuple):
     """A layer of units.
 
     Args:
-        argument: Its arguments (rows, units) at a time and vectors p (rows, dim).
+        argument: Function from a time and vectors p (rows, dim) to the arguments of the units (rows, units).
         activate: The activation.
-        columns: How far a change of each activation moves the velocity (units,).
+        columns: Norm of the velocity's derivative by each activation (units,).
     """
 
     argument: Callable[[Tensor, Tensor], Tensor]
@@ -46,7 +46,7 @@ class Units(NamedTuple):
 
 
 def units_of(field: nn.Module) -> list[Units]:
-    """Return the layers of units of a field known to the library; none of any other.
+    """Return the layers of units of a field of this library; none for any other field.
 
     Example:
         >>> [layer.columns.shape for layer in units_of(SumField(MLPField(2, 3), MLPField(2, 5)))]
@@ -67,7 +67,7 @@ def units_of(field: nn.Module) -> list[Units]:
 
 
 def has_known_kinks(field: nn.Module) -> bool:
-    """Return whether a field has no kinks, or only in units known to the library.
+    """Return whether a field has no kinks, or only in units that `units_of` returns.
 
     Example:
         >>> has_known_kinks(MLPField(2, activation="relu")), has_known_kinks(nn.Linear(2, 2))
@@ -100,14 +100,14 @@ class Arguments(nn.Module):
 def unresolved(arguments: Tensor, activate: Callable[[Tensor], Tensor], unit: float = 1.0) -> Tensor:
     """Return the errors of activations between successive arguments that nodes do not show.
 
-    A unit that moves too far counts with the change of its activation. One whose kink lies between two nodes
-    counts with the mean distance from its chord, which is of the size of a quadrature rule's error and falls
-    with the square of the gap; in whole tolerances, as nothing is missing from it.
+    A unit that moves too far counts with the change of its activation. A unit whose kink lies between two
+    nodes counts with the mean distance from its chord, which is of the size of a quadrature rule's error and
+    falls with the square of the gap; in whole tolerances (`KINKED`), as this estimate is complete.
 
     Args:
         arguments: Successive arguments (m, rows, units).
         activate: The activation.
-        unit: What the arguments are multiplied by.
+        unit: Factor by which the arguments are multiplied.
 
     Returns:
         Errors (m - 1, rows, units), zero where they are resolved.
@@ -133,7 +133,7 @@ def unresolved(arguments: Tensor, activate: Callable[[Tensor], Tensor], unit: fl
 
 
 def steepest(arguments: Tensor, activate: Callable[[Tensor], Tensor], unit: float = 1.0) -> Tensor:
-    """Return the largest change between arguments, over what nodes resolve; infinite with kinks."""
+    """Return the largest change between arguments, relative to `RESOLVED`; infinite with kinks."""
     if activate in _SLOPE_JUMPS:
         return arguments.new_full((), math.inf)
     # In parts, so that no copy of all of them is made.

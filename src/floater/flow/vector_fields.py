@@ -1,4 +1,4 @@
-"""Vector fields h(t, p): what drives a position vector from one position to the next."""
+"""Vector fields h(t, p), the velocities of position vectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KINKED = {"relu", "selu"}
 class FieldLinear(nn.Linear):
     """A linear layer of a field.
 
-    Its type is its own, so that tools which replace the `nn.Linear` of a model, as `quantize_dynamic` does,
+    It is a type apart, so that tools which replace the `nn.Linear` of a model, as `quantize_dynamic` does,
     leave it alone: solvers read its weights.
     """
 
@@ -40,7 +40,7 @@ class MLPField(nn.Module):
 
     Args:
         dim: Size of a position vector.
-        hidden: Size between the layers; `dim` if not given.
+        hidden: Size between the layers; None takes `dim`.
         activation: "tanh" (smooth and bounded, the default), "silu", "gelu", "selu" or "relu" (as
             the authors released it; the kink caps the accuracy of every solver).
 
@@ -72,7 +72,7 @@ class MLPField(nn.Module):
         return self.activation not in _KINKED
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
-        """The velocity dp/dt at time t: (rows, dim)."""
+        """Return the velocity dp/dt at time t: (rows, dim)."""
         time = t.to(p.dtype).expand(p.shape[0], 1)
         s = ACTIVATIONS[self.activation](self.preactivations(t, p))
         velocity: Tensor = self.outer(torch.cat((s, time), dim=1))
@@ -101,8 +101,8 @@ class BoundedField(MLPField):
 
     Args:
         dim: Size of a position vector.
-        hidden: Size between the layers; `dim` if not given.
-        pull: How strongly vectors are pulled back, positive; at components of size one it is -pull p.
+        hidden: Size between the layers; None takes `dim`.
+        pull: Strength of the pull towards zero, positive; at components of size one the pull is -pull p.
         adapt: Change of the clocks' frequencies 2^-k, (8,) in radians per unit of time. A clock whose period
             is longer than the training span has shown only part of its circle there.
 
@@ -293,7 +293,7 @@ class SinusoidField(nn.Module):
         return sinusoid(torch.zeros(()), self.dim)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
-        """The velocity dp/dt at time t, the same for all rows: (rows, dim)."""
+        """Return the velocity dp/dt at time t, the same for all rows: (rows, dim)."""
         rate = _frequencies(self.dim, p.device, self.adapt) / self.delta
         angle = t.to(torch.float64) * rate
         velocity = torch.stack((rate * angle.cos(), -rate * angle.sin()), dim=-1).flatten()
@@ -311,7 +311,7 @@ class ZeroField(nn.Module):
     smooth = True
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
-        """Zeros: (rows, dim)."""
+        """Return zeros: (rows, dim)."""
         return torch.zeros_like(p)
 
 
@@ -344,7 +344,7 @@ class SumField(nn.Module):
         return False if False in flags else None if None in flags else True
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
-        """The velocity dp/dt at time t: (rows, dim)."""
+        """Return the velocity dp/dt at time t: (rows, dim)."""
         velocity: Tensor = self.a(t, p) + self.b(t, p)
         return velocity
 
@@ -377,7 +377,7 @@ class ScaledField(nn.Module):
         return getattr(self.field, "smooth", None)
 
     def forward(self, t: Tensor, p: Tensor) -> Tensor:
-        """The velocity dp/du at time u: (rows, dim)."""
+        """Return the velocity dp/du at time u: (rows, dim)."""
         scale = self.log_scale.exp()
         velocity: Tensor = scale * self.field(scale * t, p)
         return velocity

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from floater.flow.collocation.solution import Samples
 from floater.flow.precision import full_precision, wide_dtype
-from floater.flow.solution import Samples
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FlowVectors:
         return torch.stack([self.at(*key) for key in self.keys], 2)
 
     def at(self, block: int, name: str) -> Tensor:
-        """Return the vectors of one block and name, in the order of the positions given.
+        """Return the vectors of one block and name, in the order of the positions.
 
         Args:
             block: One of the encoder's blocks.
@@ -126,7 +126,7 @@ def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
 
 
 def as_slice(index: Tensor) -> Tensor | slice:
-    """Return an index (N, T) as a slice if N = 1 and it counts up by one, else as it is.
+    """Return an index (N, T) as a slice if N = 1 and it counts up by one, else unchanged.
 
     Example:
         >>> as_slice(torch.tensor([[3, 4, 5]]))

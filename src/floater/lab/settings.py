@@ -23,7 +23,8 @@ from floater.lab.yaml_format import MOST_BYTES, Dumper, NotYamlError, parse
 
 T = TypeVar("T")
 Tree = dict[str, Any]
-_Key = namedtuple("_Key", "type default meaning beside")  # annotation, value or MISSING, text, names
+# annotation, value or MISSING, text, names, names
+_Key = namedtuple("_Key", "type default meaning beside removed")
 
 
 class SettingsError(ValueError):
@@ -34,7 +35,8 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     """Read an instance of ``cls`` from a YAML file and overrides, applied from left to right.
 
     A dotted key reaches into nested dataclasses and free-form dicts. A dict whose field has names as its
-    metadata "beside" takes these names from beside it. A dict in the file replaces the default
+    metadata "beside" takes these names from beside it; keys that its metadata has as "removed", of a former
+    version, may be there without a value. A dict in the file replaces the default
     dict; an override of one of its keys keeps the others. Relative paths stay as written: they are relative
     to the working directory, not to the file.
 
@@ -205,7 +207,8 @@ def _keys(cls: Any, prefix: str = "", outer: Any = MISSING) -> dict[str, _Key]:
             raise TypeError(f"'{prefix}{name}': a dataclass must be the whole type of a field, not in {kind}")
         default = factory() if callable(factory) and factory != kind else field.default
         default = default if outer is MISSING else getattr(outer, name)
-        keys[prefix + name] = _Key(kind, default, meanings.get(name, ""), field.metadata.get("beside", ()))
+        names = (field.metadata.get(which, ()) for which in ("beside", "removed"))
+        keys[prefix + name] = _Key(kind, default, meanings.get(name, ""), *names)
         keys |= _keys(kind, f"{prefix}{name}.", default) if is_dataclass(kind) else {}
     return keys
 
@@ -232,6 +235,8 @@ def _flat(keys: dict[str, _Key], values: Tree, tree: Mapping[str, Any], prefix: 
     """Convert values by dotted key; a name within a free-form dict changes that dict."""
     flat: Tree = {}
     for part, value in tree.items():
+        if value is None and prefix and part in keys[prefix[:-1]].removed:
+            continue
         if (name := f"{prefix}{part}") not in keys:
             free = [
                 key for key in keys if any(get_origin(kind) is dict for kind in members_of(keys[key].type))

@@ -1,5 +1,6 @@
-"""Positions of the tokens of a batch: the value `Positions` and its constructors by kind."""
+"""Positions of the tokens of a batch: the value `Positions` and its constructors."""
 
+from floater.positions.inputs import build_positions, merge_positions
 from floater.positions.pytree import register
 from floater.positions.value import Positions
 from floater.structures import Structure
@@ -7,4 +8,4 @@ from floater.structures import Structure
 register(Positions)
 register(Structure)
 
-__all__ = ["Positions"]
+__all__ = ["Positions", "build_positions", "merge_positions"]

@@ -39,9 +39,9 @@ def register(kind: type[Any]) -> None:
 
 
 def _flatten(part: Any) -> tuple[list[Any], Context]:
-    given = {field.name: getattr(part, field.name) for field in fields(part)}
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor | Structure)}
-    plain = tuple((name, value) for name, value in given.items() if name not in tensors)
+    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Structure)}
+    plain = tuple((name, value) for name, value in values.items() if name not in tensors)
     return list(tensors.values()), (tuple(tensors), plain)
 
 

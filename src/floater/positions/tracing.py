@@ -1,8 +1,42 @@
-"""Refusal of `torch.jit.trace`, which keeps the positions of its example."""
+"""Checks of positions that hold in compiled code, and the refusal of traces, which would not check."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
+
+
+def require(
+    valid: Tensor,
+    message: str,
+    number: Callable[[], Tensor] | None = None,
+    error: type[Exception] = ValueError,
+) -> None:
+    """Raise an error unless a tensor of truth values is True throughout.
+
+    Compiled code, which cannot read the values, raises a RuntimeError when it runs.
+
+    Args:
+        valid: truth values.
+        message: message of the error.
+        number: function that returns the number for {} in the message; compiled code says "another".
+        error: type of the error.
+
+    Raises:
+        Exception: of that type, if a value is False.
+
+    Example:
+        >>> at = torch.tensor([3, 9])
+        >>> require(at <= 8, "position {} is above 8", at.max)
+        Traceback (most recent call last):
+        ValueError: position 9 is above 8
+    """
+    if torch.compiler.is_compiling():
+        torch._assert_async(valid.all(), message if number is None else message.format("another"))
+    elif not bool(valid.all()):
+        raise error(message if number is None else message.format(int(number())))
 
 
 def refuse_trace(error: type[Exception], what: str, instead: str) -> None:

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow import FlowVectors
+from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
-from floater.pretrained import places
 from floater.pretrained.adapters import called_again, check_adapters
+from floater.pretrained.arguments import source_positions, token_positions
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
-from floater.pretrained.places import Places
 
 _TEXT = {"input_ids", "inputs_embeds"}
 
 
 @dataclass
-class Pass:
-    """State of one forward pass of a body.
+class BodyState:
+    """The state of a body in one forward pass.
 
     Args:
         vectors: position vectors by site and field.
@@ -51,8 +51,8 @@ class Body:
         self.root, self.path, self.family = root, path, family
         self.site, self.cross = site, cross
         self.injections: list[Injection] = []
-        self._own = PerThread()
-        self.shared: Pass | None = None
+        self._local = PerThread()
+        self.shared: BodyState | None = None
         module = root.get_submodule(path)
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
         if family.length is None and _TEXT.isdisjoint(self.names):
@@ -64,21 +64,21 @@ class Body:
         self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None
 
     @property
-    def current(self) -> Pass | None:
-        """Return the forward pass of this thread.
+    def current(self) -> BodyState | None:
+        """Return the state of the forward pass of this thread.
 
         Dynamo cannot read thread-local attributes that were set by Python code, so compiled code reads an
         attribute of the body. It is None while two threads are in forward passes.
         """
-        own: Pass | None = None if torch.compiler.is_compiling() else self._own.current
-        return own or self.shared
+        local: BodyState | None = None if torch.compiler.is_compiling() else self._local.current
+        return local or self.shared
 
     @current.setter
-    def current(self, current: Pass | None) -> None:
+    def current(self, current: BodyState | None) -> None:
         if torch.compiler.is_compiling():
             self.shared = current
             return
-        before, self._own.current = self._own.current, current
+        before, self._local.current = self._local.current, current
         self.shared = current if self.shared is before else None
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -86,24 +86,24 @@ class Body:
         refuse_trace(PlugError, "a plugged model", "bake it and use torch.export")
         if getattr(module, "_is_replica", False):
             raise PlugError("a plugged model does not run in DataParallel; use DistributedDataParallel")
-        every = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        given = {name: value for name, value in every.items() if value is not None}
+        arguments = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
         if not torch.compiler.is_compiling():
             check_adapters(self.root, module, (injection.path for injection in self.injections))
-        self.current = Pass()
-        if (at := self.places(module, given)) is not None:
-            self.solve(self.site, at)
-        source = given.get("encoder_hidden_states")
+        self.current = BodyState()
+        if (positions := self.positions(module, arguments)) is not None:
+            self.solve(self.site, positions)
+        source = arguments.get("encoder_hidden_states")
         # is_updated: for each block, whether its keys of cross-attention are cached
-        read = getattr(given.get("past_key_values"), "is_updated", None)
-        if self.reads and source is not None and not (read and any(read.values())):
-            self.solve(self.cross, places.source(given, source.shape[1]))
+        updated = getattr(arguments.get("past_key_values"), "is_updated", None)
+        if self.reads_source and source is not None and not (updated and any(updated.values())):
+            self.solve(self.cross, source_positions(arguments, source.shape[:2]))
         # in compiled code, checkpoints capture the vectors by themselves
         if module.training and not torch.compiler.is_compiling():
             for name, part in module.named_modules():
-                known = part.__dict__.get("_gradient_checkpointing_func")
-                if known is not None and not isinstance(known, Checkpoint):
-                    part._gradient_checkpointing_func = Checkpoint(self, name, known)
+                function = part.__dict__.get("_gradient_checkpointing_func")
+                if function is not None and not isinstance(function, Checkpoint):
+                    part._gradient_checkpointing_func = Checkpoint(self, name, function)
 
     def leave(self, output: Any) -> None:
         """End a forward pass."""
@@ -112,12 +112,12 @@ class Body:
     def release(self) -> None:
         """Restore the original functions of gradient checkpointing."""
         for part in self.root.get_submodule(self.path).modules():
-            known = part.__dict__.get("_gradient_checkpointing_func")
-            if isinstance(known, Checkpoint):
-                part._gradient_checkpointing_func = known.function  # type: ignore[assignment]
+            function = part.__dict__.get("_gradient_checkpointing_func")
+            if isinstance(function, Checkpoint):
+                part._gradient_checkpointing_func = function.function  # type: ignore[assignment]
 
     @contextmanager
-    def running(self, current: Pass) -> Iterator[None]:
+    def running(self, current: BodyState) -> Iterator[None]:
         """Make a forward pass the current one until the end of the block."""
         outer, self.current = self.current, current
         try:
@@ -131,24 +131,24 @@ class Body:
         used = (key for injection in inside for use in injection.uses for key in use if key is not None)
         return list(dict.fromkeys(used))
 
-    def places(self, module: nn.Module, given: Mapping[str, Any]) -> Places | None:
+    def positions(self, module: nn.Module, arguments: Mapping[str, Any]) -> Positions | None:
         """Return the positions of the tokens; None if there are no tokens."""
-        if self.family.length is not None and (length := self.family.length(module, given)) is not None:
-            return Places(torch.arange(length)[None], length)
-        words = next((given[name] for name in ("input_ids", "inputs_embeds") if name in given), None)
+        if self.family.length is not None and (length := self.family.length(module, arguments)) is not None:
+            return Positions.arange(length)
+        words = next((arguments[name] for name in ("input_ids", "inputs_embeds") if name in arguments), None)
         if words is None:
             return None
-        return places.tokens(given, words.shape[1], padding=self.padding, windowed=self.windowed)
+        return token_positions(arguments, words.shape[:2], padding=self.padding, windowed=self.windowed)
 
-    def solve(self, site: str, at: Places) -> None:
+    def solve(self, site: str, positions: Positions) -> None:
         """Compute the vectors of a site for the current forward pass."""
         assert self.current is not None
         flows: Any = self.root.floater
-        for name, vectors in flows(site, at.positions, at.below).items():
+        for name, vectors in flows(site, positions.query, positions.below).items():
             self.current.vectors[site, name] = vectors
 
     @property
-    def reads(self) -> bool:
+    def reads_source(self) -> bool:
         """Return whether keys or values of cross-attention get vectors."""
         return any(key.site == self.cross for key in self.trajectories(""))
 
@@ -221,7 +221,7 @@ class Injection:
         Raises:
             PlugError: if the numbers of texts and tokens are not those of the body's positions.
         """
-        parts = [None if key is None else self._of(key).at(*key[2:]) for key in use]
+        parts = [None if key is None else self._field_vectors(key).at(*key[2:]) for key in use]
         texts, tokens, _ = next(part for part in parts if part is not None).shape
         if tokens != shape[1] or texts not in (1, shape[0]):
             raise PlugError(
@@ -232,18 +232,18 @@ class Injection:
 
     def _joined(self, parts: Sequence[Tensor | None]) -> Tensor:
         """Join the parts of an output, (batch or 1, T, width) each, in the order of the projection."""
-        there = next(part for part in parts if part is not None)
+        present = next(part for part in parts if part is not None)
         if len(parts) == 1:
-            return there
+            return present
         filled = [
-            there.new_zeros(1, 1, width).expand(*there.shape[:2], width) if part is None else part
+            present.new_zeros(1, 1, width).expand(*present.shape[:2], width) if part is None else part
             for part, width in zip(parts, self.widths, strict=True)
         ]
         if self.head is None:
             return torch.cat(filled, -1)
         return torch.stack([part.view(*part.shape[:2], -1, self.head) for part in filled], -2).flatten(-3)
 
-    def _of(self, key: Trajectory) -> FlowVectors:
+    def _field_vectors(self, key: Trajectory) -> FlowVectors:
         assert self.body.current is not None
         vectors = self.body.current.vectors.get(key[:2])
         if vectors is None:
@@ -270,17 +270,19 @@ class Checkpoint:
         body, current = self.body, self.body.current
         if current is None or torch.compiler.is_compiling():  # without a pass, projections raise
             return self.function(run, *args, **kwargs)
-        known = dict(current.vectors)
-        keys = [key for key in body.trajectories(self.path) if key[:2] in known]
-        flat = [known[key[:2]].of(*key[2:]) for key in keys]
+        solved = dict(current.vectors)
+        keys = [key for key in body.trajectories(self.path) if key[:2] in solved]
+        flat = [solved[key[:2]].of(*key[2:]) for key in keys]
 
         def again(*inputs: Any) -> Any:
-            given = inputs[len(args) :]
+            rows = inputs[len(args) :]
             indices: dict[tuple[str, str], dict[tuple[int, str], int]] = {}
             for i, key in enumerate(keys):
                 indices.setdefault(key[:2], {})[key[2:]] = i
-            vectors = {of: replace(known[of], rows=given, keys=index) for of, index in indices.items()}
-            with body.running(Pass(vectors)):
+            vectors = {
+                field: replace(solved[field], rows=rows, keys=index) for field, index in indices.items()
+            }
+            with body.running(BodyState(vectors)):
                 return run(*inputs[: len(args)])
 
         return self.function(again, *args, *flat, **kwargs)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from floater.pretrained.extending.installed import installed
+from floater.pretrained.extending.install import extension_settings
 from floater.pretrained.plug import plugged
 
 CARD = "README.md"
@@ -50,23 +50,23 @@ def write_card(directory: Path, model: Any, *, whole: bool) -> None:
     if (file := directory / CARD).exists():
         return
     origin = str(getattr(getattr(model, "config", None), "_name_or_path", None) or "")
-    known = 0 < origin.count("/") < 2 and not Path(origin).exists()
+    on_hub = 0 < origin.count("/") < 2 and not Path(origin).exists()
     head = ["library_name: transformers", "tags:", "- floater", "- position-encoding"]
-    head += [f"base_model: {origin}"] if known else []
+    head += [f"base_model: {origin}"] if on_hub else []
     front = "\n".join(["---", *head, "---"])
-    state, extension = plugged(model), installed(model) if whole else None
+    state, settings = plugged(model), extension_settings(model) if whole else None
     parts, tables = [], []
     if state is not None:
         parts.append(_PLUGGED)
         baked = {"baked": model.floater.length} if whole else {}
         tables.append(_table("Plugged", state.options | baked))
-    if extension is not None:
-        parts.append(_EXTENDED.format(**extension))
-        tables.append(_table("Extended", extension))
+    if settings is not None:
+        parts.append(_EXTENDED.format(**settings))
+        tables.append(_table("Extended", settings))
     text = (_WHOLE if whole else _FLOW).format(
         kind=type(model).__name__,
         what=", and ".join(parts),
-        base=json.dumps(origin if known else "path/to/the/model"),
+        base=json.dumps(origin if on_hub else "path/to/the/model"),
     )
     file.write_text("\n".join([front, "", text, *tables]), encoding="utf-8")
 

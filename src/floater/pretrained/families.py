@@ -116,27 +116,27 @@ def _padding(body: Any) -> int:
     return int(body.embeddings.padding_idx)
 
 
-def _patches(body: Any, given: Mapping[str, Any]) -> int:
+def _patches(body: Any, arguments: Mapping[str, Any]) -> int:
     """Return the number of patches of an image."""
     size = body.config.patch_size
     high, wide = (size, size) if isinstance(size, int) else size
-    height, width = given["pixel_values"].shape[-2:]
+    height, width = arguments["pixel_values"].shape[-2:]
     return (int(height) // high) * (int(width) // wide)
 
 
-def _class_and_patches(body: Any, given: Mapping[str, Any]) -> int:
+def _class_and_patches(body: Any, arguments: Mapping[str, Any]) -> int:
     """Return the number of patches of an image plus one for [CLS]."""
-    return 1 + _patches(body, given)
+    return 1 + _patches(body, arguments)
 
 
-def _hidden(body: Any, given: Mapping[str, Any]) -> int:
+def _hidden(body: Any, arguments: Mapping[str, Any]) -> int:
     """Return the number of embedded tokens of an image: [CLS], registers if there are any, patches."""
-    return int(given["hidden_states"].shape[1])
+    return int(arguments["hidden_states"].shape[1])
 
 
-def _frames(body: Any, given: Mapping[str, Any]) -> int | None:
+def _frames(body: Any, arguments: Mapping[str, Any]) -> int | None:
     """Return the number of frames after the convolutions of the encoder; None for the decoder's text."""
-    return None if "input_features" not in given else int(body.config.max_source_positions)
+    return None if "input_features" not in arguments else int(body.config.max_source_positions)
 
 
 _BERT = separate("query", "key", "value")

@@ -48,8 +48,8 @@ class Projection:
 
 
 @dataclass(frozen=True)
-class Found:
-    """A body and its projections that can be plugged.
+class BodySpec:
+    """Description of a body and of its projections that can be plugged.
 
     Args:
         path: name of the body in the model.
@@ -64,7 +64,7 @@ class Found:
     projections: tuple[Projection, ...]
 
 
-def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
+def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodySpec]:
     """Return the bodies of a model that have attention.
 
     A body is a Hugging Face model that directly contains blocks: the encoder and the decoder of a
@@ -83,7 +83,7 @@ def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
             f"{type(model).__name__} is no Hugging Face model and holds none; looked for a "
             "transformers.PreTrainedModel"
         )
-    found, looked = [], []
+    specs, searched = [], []
     for path, body in bodies.items():
         kind = str(body.config.model_type)
         if kind in RECURRENT:
@@ -95,42 +95,42 @@ def find(model: nn.Module, table: Mapping[str, str] | None) -> list[Found]:
         if table is not None:
             family = replace(family or Family(()), attention=from_table(table), cross=None)
         if family is None:
-            looked.append(f"the model type '{kind}' in {', '.join(FAMILIES)}")
+            searched.append(f"the model type '{kind}' in {', '.join(FAMILIES)}")
             continue
         inner = tuple(other + "." for other in bodies if other != path and _inside(other, path))
-        of_body = _projections(body, path, inner, family)
-        if of_body.projections:
-            found.append(of_body)
+        spec = _body_spec(body, path, inner, family)
+        if spec.projections:
+            specs.append(spec)
         names = sorted({part.module for part in (*family.attention, *(family.cross or ()))})
-        looked.append(f"modules of {type(body).__name__} that hold {', '.join(names)}")
-    if not found:
+        searched.append(f"modules of {type(body).__name__} that hold {', '.join(names)}")
+    if not specs:
         raise PlugError(
-            f"nothing to plug in {type(model).__name__}: looked for {'; '.join(dict.fromkeys(looked))}. For "
-            "another model give the names of its projections, such as "
+            f"nothing to plug in {type(model).__name__}: looked for {'; '.join(dict.fromkeys(searched))}. "
+            "For another model give the names of its projections, such as "
             "projections={'query': 'q_proj', 'key': 'k_proj', 'value': 'v_proj'}"
         )
-    return found
+    return specs
 
 
 def _inside(path: str, outer: str) -> bool:
     return not outer or path.startswith(outer + ".")
 
 
-def _projections(body: PreTrainedModel, path: str, inner: Sequence[str], family: Family) -> Found:
+def _body_spec(body: PreTrainedModel, path: str, inner: Sequence[str], family: Family) -> BodySpec:
     attentions: list[tuple[str, nn.Module, bool, int]] = []
     count = 0
     for name, module in body.named_modules():
         if f"{path}.{name}.".lstrip(".").startswith(tuple(inner)):
             continue
         cross = not CROSS.isdisjoint(name.split("."))
-        wanted = _wanted(family, cross)
-        if all(isinstance(getattr(module, part.module, None), nn.Module) for part in wanted):
+        parts = _fused(family, cross)
+        if all(isinstance(getattr(module, part.module, None), nn.Module) for part in parts):
             count += not cross
             attentions.append((name, module, cross, count - 1))
     uses = [[i] for i in range(count)] if family.uses is None else family.uses(body.config, count)
     projections = []
     for name, module, cross, index in attentions:
-        for part in _wanted(family, cross):
+        for part in _fused(family, cross):
             projection = getattr(module, part.module)
             # PEFT names the layer that an adapter wraps base_layer; it remains when the adapter is merged.
             projection = getattr(projection, "base_layer", projection)
@@ -141,10 +141,10 @@ def _projections(body: PreTrainedModel, path: str, inner: Sequence[str], family:
                     f"{name}.{part.module}", projection, part.parts, widths, head, cross, tuple(uses[index])
                 )
             )
-    return Found(path, family, sum(map(len, uses)), tuple(projections))
+    return BodySpec(path, family, sum(map(len, uses)), tuple(projections))
 
 
-def _wanted(family: Family, cross: bool) -> tuple[Fused, ...]:
+def _fused(family: Family, cross: bool) -> tuple[Fused, ...]:
     return family.cross if cross and family.cross is not None else family.attention
 
 

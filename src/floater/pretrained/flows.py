@@ -21,7 +21,8 @@ from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
 from floater.flow.solve import check_options as solve_options
 from floater.flow.vectors import as_slice
-from floater.pretrained.places import refuse
+from floater.positions.tracing import require
+from floater.pretrained.families import PlugError
 
 
 class Trajectory(NamedTuple):
@@ -60,45 +61,46 @@ class SiteEncoder(FlowEncoder):
         yield from self.field.parameters()
 
 
-def known_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def complete_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the `floater` position model that apply to `plug`, completed by defaults.
 
     Raises:
         PositionError: if an option is unknown, or its value is not valid.
 
     Example:
-        >>> known_options({"delta": 0.2})["delta"]
+        >>> complete_options({"delta": 0.2})["delta"]
         0.2
     """
-    check_options("floater", given)
-    known = {**options("floater"), "start": "zero", **given}
-    known.pop("blocks")
-    one_of("injection", known.pop("injection"), ("qkv",))
-    one_of("start", known["start"], ("zero", "small"))
-    one_of("share", known["share"], ("blocks", "none"))
-    one_of("uncovered", known["uncovered"], UNCOVERED)
-    if known["uncovered"] != "keep" and known["field"] != "bounded":
+    check_options("floater", chosen)
+    values = {**options("floater"), "start": "zero", **chosen}
+    values.pop("blocks")
+    one_of("injection", values.pop("injection"), ("qkv",))
+    one_of("start", values["start"], ("zero", "small"))
+    one_of("share", values["share"], ("blocks", "none"))
+    one_of("uncovered", values["uncovered"], UNCOVERED)
+    if values["uncovered"] != "keep" and values["field"] != "bounded":
         raise PositionError(
-            f"uncovered={known['uncovered']!r} changes the clocks of field='bounded', not {known['field']!r}"
+            f"uncovered={values['uncovered']!r} changes the clocks of field='bounded', not "
+            f"{values['field']!r}"
         )
     for name, other in (("delta", ()), ("time_scale", ("learned",)), ("step", (None,))):
-        value = known[name]
+        value = values[name]
         if not (is_number(value) and 0 < value < math.inf) and value not in other:
             valid = " or ".join(["a positive number", *map(repr, other)])
             raise PositionError(f"{name} is {value!r}; it must be {valid}")
         if is_number(value):  # JSON does not take the numbers of numpy
-            known[name] = value if isinstance(value, int) else float(value)
+            values[name] = value if isinstance(value, int) else float(value)
     for name in ("hidden", "refresh_every"):
-        value = known[name]
+        value = values[name]
         if not is_count(value) and not (name == "hidden" and value is None):
             raise PositionError(f"{name} is {value!r}; it must be a whole number of at least 1")
     try:
-        field = learned_field(known["field"], 1, 1, known["activation"])
-        method, step, gradient = (known[name] for name in ("solver", "step", "gradient"))
+        field = learned_field(values["field"], 1, 1, values["activation"])
+        method, step, gradient = (values[name] for name in ("solver", "step", "gradient"))
         solve_options(field, method=method, rtol=1.0, atol=1.0, step=step, gradient=gradient)
     except ValueError as error:
         raise PositionError(str(error)) from error
-    return known
+    return values
 
 
 def is_count(value: object) -> bool:
@@ -121,11 +123,11 @@ class Flows(nn.Module):
         trajectories: keys of all trajectories.
         widths: widths of the fields, by name.
         max_length: number of tokens over which initial vectors are of order one.
-        options: options of `floater.plug`, as `known_options` returns them.
+        options: options of `floater.plug`, as `complete_options` returns them.
 
     Example:
         >>> trajectories = [Trajectory("self", "4", 0, name) for name in ("query", "key")]
-        >>> flows = Flows(trajectories, {"4": 4}, max_length=16, options=known_options({"start": "small"}))
+        >>> flows = Flows(trajectories, {"4": 4}, max_length=16, options=complete_options({"start": "small"}))
         >>> flows("self", torch.arange(3)[None])["4"].at(0, "key").shape
         torch.Size([1, 3, 4])
     """
@@ -201,11 +203,12 @@ class Flows(nn.Module):
         assert self.length is not None
         compiled = torch.compiler.is_compiling()
         if not (compiled and below is not None and below <= self.length):
-            refuse(
-                positions >= self.length,
-                positions.max(),
+            require(
+                positions < self.length,
                 f"the flow is baked for the positions 0 to {self.length - 1}; {{}} was asked for: bake a "
                 "longer one from the flow that was saved",
+                positions.max,
+                PlugError,
             )
         index = positions if compiled else as_slice(positions)
         vectors = {}

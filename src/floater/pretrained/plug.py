@@ -17,8 +17,8 @@ from torch.utils.hooks import RemovableHandle
 from floater.encodings.checks import chosen_blocks
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.families import NAMES, PlugError
-from floater.pretrained.find import Found, find
-from floater.pretrained.flows import Flows, Trajectory, is_count, known_options
+from floater.pretrained.find import BodySpec, Projection, find_bodies
+from floater.pretrained.flows import Flows, Trajectory, complete_options, is_count
 from floater.pretrained.forward import Forward, observe, observers, unobserve
 from floater.pretrained.product import put_into, take_out
 from floater.transformer.base import FloaterPreTrainedModel
@@ -32,8 +32,8 @@ the model was loaded from contains the unchanged one."""
 
 
 @dataclass
-class Plug:
-    """Record of the changes that `plug` made to a model, for `unplug`.
+class PlugState:
+    """The changes that `plug` made to a model, for `unplug`.
 
     Args:
         options: arguments of `plug` by name, as plain values.
@@ -129,7 +129,7 @@ def plug(
         >>> torch.equal(before, model(torch.tensor([[1, 2, 3]])).last_hidden_state)
         True
     """
-    given, model = model, inner(model)
+    outer, model = model, inner(model)
     if plugged(model) is not None:
         raise PlugError(f"this {type(model).__name__} is plugged already; unplug it first")
     if hasattr(model, "floater"):
@@ -142,51 +142,34 @@ def plug(
         raise PlugError(f"max_length is {max_length!r}; it must be a whole number of at least 1 token")
     if not isinstance(freeze_model, bool):
         raise PlugError(f"freeze_model is {freeze_model!r}; it must be True or False")
-    known = known_options({"start": start, **options})
-    found = find(model, table)
-    depth = max(body.depth for body in found)
-    chosen = chosen_blocks(blocks, depth)
-
-    sites = _sites(found)
-    bodies = []
-    made: list[tuple[nn.Module, Injection]] = []
-    trajectories: dict[Trajectory, int] = {}
-    for of_body, site in zip(found, sites, strict=True):
-        cross = "cross" if len(found) < 3 else f"{site}_cross"
-        body = Body(model, of_body.path, of_body.family, site, cross)
-        for projection in of_body.projections:
-            uses = []
-            for block in projection.blocks:
-                use: list[Trajectory | None] = []
-                for part, width in zip(projection.parts, projection.widths, strict=True):
-                    if part not in names or block not in chosen:
-                        use.append(None)
-                        continue
-                    where = cross if projection.cross and part != "query" else site
-                    name = "cross_query" if projection.cross and part == "query" else part
-                    shared = str(width) if known["share"] == "blocks" else f"{width}_{site}_{block}"
-                    trajectory = Trajectory(where, shared, block, name)
-                    trajectories[trajectory] = width
-                    use.append(trajectory)
-                uses.append(tuple(use))
-            if any(any(use) for use in uses):
-                injection = Injection(body, projection.path, uses, projection.widths, projection.head)
-                body.injections.append(injection)
-                made.append((projection.module, injection))
+    completed = complete_options({"start": start, **options})
+    specs = find_bodies(model, table)
+    chosen = chosen_blocks(blocks, max(spec.depth for spec in specs))
+    bodies: list[Body] = []
+    injections: list[tuple[nn.Module, Injection]] = []
+    widths: dict[Trajectory, int] = {}
+    for spec, site in zip(specs, _sites(specs), strict=True):
+        cross = "cross" if len(specs) < 3 else f"{site}_cross"
+        body = Body(model, spec.path, spec.family, site, cross)
+        for projection in spec.projections:
+            uses = _uses(projection, body, names, chosen, shared=completed["share"] == "blocks")
+            if not any(any(use) for use in uses):
+                continue
+            for use in uses:
+                sizes = zip(use, projection.widths, strict=True)
+                widths |= {trajectory: width for trajectory, width in sizes if trajectory is not None}
+            injection = Injection(body, projection.path, uses, projection.widths, projection.head)
+            body.injections.append(injection)
+            injections.append((projection.module, injection))
         bodies.append(body)
-    if not made:
+    if not injections:
         raise PlugError(f"nothing to plug in blocks {list(chosen)} with projections {list(names)}")
 
-    widths = {key.field: width for key, width in trajectories.items()}
-    state = Plug(
-        {
-            "blocks": blocks,
-            "projections": table or list(names),
-            "max_length": max_length,
-            **known,
-        },
+    field_widths = {trajectory.field: width for trajectory, width in widths.items()}
+    state = PlugState(
+        {"blocks": blocks, "projections": table or list(names), "max_length": max_length, **completed}
     )
-    flows = Flows(list(trajectories), widths, max_length=max_length, options=known)
+    flows = Flows(list(widths), field_widths, max_length=max_length, options=completed)
     flows.train(model.training)
     if not any(parameter.is_meta for parameter in flows.parameters()):
         flows.to(_device(model))
@@ -199,18 +182,45 @@ def plug(
     for body in bodies:
         # observers instead of wrapped modules keep names in the state_dict and targets of PEFT the same
         state.forwards.append((observe(model.get_submodule(body.path), body), body))
-    state.injections = [(module, i, module.register_forward_hook(i)) for module, i in made]
+    state.injections = [(module, i, module.register_forward_hook(i)) for module, i in injections]
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a graph that was compiled without the hooks would run without them
     record(model, {**state.options, "baked": None})
     state.origin = rename(model, UNSAVED)
     allow_to_run(model)
-    warn_of_adapters(given, "floater", "plug")
+    warn_of_adapters(outer, "floater", "plug")
     fields = {
-        name: (width, tuple(key.name for key in trajectories if key.field == name))
-        for name, width in widths.items()
+        field: (width, tuple(trajectory.name for trajectory in widths if trajectory.field == field))
+        for field, width in field_widths.items()
     }
     return Report(fields, sum(parameter.numel() for parameter in flows.parameters()))
+
+
+def _uses(
+    projection: Projection, body: Body, names: Sequence[str], blocks: Sequence[int], *, shared: bool
+) -> list[tuple[Trajectory | None, ...]]:
+    """Return the trajectories for each call of a projection, by parts of its output; see `Injection`.
+
+    Args:
+        projection: the projection.
+        body: body that contains it.
+        names: parts that are plugged.
+        blocks: blocks that are plugged.
+        shared: True if all blocks share a field.
+    """
+    uses = []
+    for block in projection.blocks:
+        use: list[Trajectory | None] = []
+        for part, width in zip(projection.parts, projection.widths, strict=True):
+            if part not in names or block not in blocks:
+                use.append(None)
+                continue
+            reads_source = projection.cross and part != "query"
+            field = str(width) if shared else f"{width}_{body.site}_{block}"
+            name = "cross_query" if projection.cross and part == "query" else part
+            use.append(Trajectory(body.cross if reads_source else body.site, field, block, name))
+        uses.append(tuple(use))
+    return uses
 
 
 def unplug(model: nn.Module) -> None:
@@ -223,7 +233,7 @@ def unplug(model: nn.Module) -> None:
         PlugError: if it is not plugged.
     """
     model = inner(model)
-    state = need(model)
+    state = plug_state(model)
     for module, injection, handle in state.injections:
         handle.remove()
         take_out(module)
@@ -258,7 +268,7 @@ def bake(model: nn.Module, length: int) -> None:
     if isinstance(model, FloaterPreTrainedModel):
         model.bake(length)
         return
-    state = need(model)
+    state = plug_state(model)
     flows = flows_of(model)
     if flows.length is not None:
         raise PlugError(f"this model is baked already, for {flows.length} positions")
@@ -269,7 +279,7 @@ def bake(model: nn.Module, length: int) -> None:
     record(model, {**state.options, "baked": length})
 
 
-def plugged(model: nn.Module) -> Plug | None:
+def plugged(model: nn.Module) -> PlugState | None:
     """Return the record of `plug` for a model; None if it is not plugged.
 
     Raises:
@@ -277,18 +287,18 @@ def plugged(model: nn.Module) -> Plug | None:
     """
     if not isinstance(model, nn.Module):
         raise PlugError(f"the model is a {type(model).__name__}; it must be a model of transformers")
-    state: Plug | None = model.__dict__.get("_floater_plug")
+    state: PlugState | None = model.__dict__.get("_floater_plug")
     return state
 
 
-def need(model: nn.Module) -> Plug:
+def plug_state(model: nn.Module) -> PlugState:
     """Return the record of `plug` for a model.
 
     Raises:
         PlugError: if the model is not plugged.
 
     Example:
-        >>> need(nn.Identity())
+        >>> plug_state(nn.Identity())
         Traceback (most recent call last):
         floater.pretrained.families.PlugError: this Identity is not plugged; plug it first
     """
@@ -326,19 +336,19 @@ def flows_of(model: nn.Module) -> Flows:
     """Return the flows of a plugged model; if PEFT keeps a copy for an adapter, the trained copy."""
     flows: Any = model.floater
     copies = getattr(flows, "modules_to_save", None)
-    kept: Flows = flows if copies is None else copies[flows.active_adapters[0]]
-    return kept
+    trained: Flows = flows if copies is None else copies[flows.active_adapters[0]]
+    return trained
 
 
-def _sites(found: Sequence[Found]) -> list[str]:
+def _sites(specs: Sequence[BodySpec]) -> list[str]:
     """Return names of the bodies that do not depend on the head of the model."""
-    if len(found) == 1:
+    if len(specs) == 1:
         return ["tokens"]
-    if len(found) == 2:
-        cross = [any(projection.cross for projection in body.projections) for body in found]
+    if len(specs) == 2:
+        cross = [any(projection.cross for projection in spec.projections) for spec in specs]
         if sum(cross) == 1:
             return ["decoder" if reads else "encoder" for reads in cross]
-    return [body.path.replace(".", "_") or "model" for body in found]
+    return [spec.path.replace(".", "_") or "model" for spec in specs]
 
 
 def _device(model: nn.Module) -> Any:
@@ -393,16 +403,16 @@ def record(model: nn.Module, options: dict[str, Any] | None) -> None:
     config = getattr(model, "config", None)
     if config is None:
         return
-    own = copy.copy(config)
+    copied = copy.copy(config)
     for module in model.modules():
         if module.__dict__.get("config") is config:
-            module.config = own
-    fusions = dict(getattr(own, "fusion_config", None) or {})
+            module.config = copied
+    fusions = dict(getattr(copied, "fusion_config", None) or {})
     fusions.pop(GUARD, None)
     for name in ("floater", "fusion_config"):
-        own.__dict__.pop(name, None)
+        copied.__dict__.pop(name, None)
     if options is not None:
-        own.floater = options
+        copied.floater = options
         fusions[GUARD] = True
     if fusions:
-        own.fusion_config = fusions
+        copied.fusion_config = fusions

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from floater.encodings.attention import added_product
 from floater.pretrained.body import Injection
-from floater.transformer.attention import added_product
 
 
 class Baked:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater.encodings.errors import PositionError
-from floater.errors import first_line, reason
+from floater.errors import first_line
 from floater.pretrained.card import write_card
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
+from floater.pretrained.files import read_object, read_tensors
 from floater.pretrained.flows import is_count
-from floater.pretrained.plug import bake, flows_of, inner, need, plug, plugged, unplug
+from floater.pretrained.plug import bake, flows_of, inner, plug, plug_state, plugged, unplug
 from floater.transformer.alignment import align
 
 MOST_BLOCKS = 10_000
@@ -41,7 +41,7 @@ def save(model: nn.Module, directory: str | Path) -> None:
         PlugError: if the model is not plugged.
     """
     model = inner(model)
-    state = need(model)
+    state = plug_state(model)
     flows = flows_of(model)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -83,11 +83,11 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
 
 def _load(directory: Path, model: nn.Module | None, **kwargs: Any) -> nn.Module:
     config = directory / "config.json"
-    saved = _json(config) if config.is_file() else {}
+    saved = read_object(config) if config.is_file() else {}
     whole = bool(saved.get("floater"))
     # Of a directory with a whole model and its flow, take the model unless another one is given.
     if (directory / RECORD).is_file() and not (whole and model is None):
-        record = _json(directory / RECORD)
+        record = read_object(directory / RECORD)
         if not {"model_type", "model_class", "model", "plug"} <= record.keys():
             raise PlugError(f"{directory / RECORD} is not one that floater.save wrote")
         tensors = read_tensors([directory / TENSORS], "")
@@ -163,21 +163,19 @@ def fill(
         with torch.device("meta"):  # nothing is allocated before the shapes are compared
             plug(root, **options)
     else:
-        check_same(options, need(root).options, directory)
+        check_same(options, plug_state(root).options, directory)
     flows = flows_of(root)
     baking = length is not None and flows.length is None
-    own = {name: tuple(tensor.shape) for name, tensor in flows.state_dict().items()}
-    own = flows.baked_shapes(length) if baking else own
+    shapes = flows.baked_shapes(length) if baking else _shapes(flows.state_dict())
     if new:
         unplug(root)
-    given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if own != given:
-        differ = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
-        name = differ[0]
+    saved = _shapes(tensors)
+    if differing := sorted(n for n in shapes.keys() | saved.keys() if shapes.get(n) != saved.get(n)):
+        name = differing[0]
         raise PlugError(
             f"the flow in {directory} is not one of this model, which has another depth or width, or is "
-            f"plugged otherwise: '{name}' is {given.get(name, 'missing')} there and "
-            f"{own.get(name, 'missing')} here"
+            f"plugged otherwise: '{name}' is {saved.get(name, 'missing')} there and "
+            f"{shapes.get(name, 'missing')} here"
         )
     if new:
         plug(root, **options)
@@ -188,12 +186,16 @@ def fill(
     return model
 
 
-def check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str | Path) -> None:
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+
+
+def check_same(saved: Mapping[str, Any], options: Mapping[str, Any], directory: str | Path) -> None:
     """Refuse a flow of a model that is plugged with other options.
 
     Args:
         saved: options of the flow's model.
-        own: options of the model that is to load the flow.
+        options: options of the model that is to load the flow.
         directory: source of the flow, for messages.
 
     Raises:
@@ -201,7 +203,7 @@ def check_same(saved: Mapping[str, Any], own: Mapping[str, Any], directory: str 
     """
     for name, value in saved.items():
         # the order of blocks and of projections does not matter
-        here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (own[name], value))
+        here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (options[name], value))
         if name not in _FREE and here != there:
             raise PlugError(
                 f"the flow in {directory} is plugged otherwise than this model: {name} is {there} there and "
@@ -225,36 +227,6 @@ def check_depth(config: Mapping[str, Any], origin: object) -> None:
     for name, value in config.items():
         if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > MOST_BLOCKS:
             raise PlugError(f"{origin} has {name}={value}; there may be {MOST_BLOCKS} at most")
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        read = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise PlugError(f"{file} cannot be read ({reason(error)})") from error
-    if not isinstance(read, dict):
-        raise PlugError(f"{file} holds no JSON object")
-    return read
-
-
-def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
-    """Return the tensors whose names begin with a prefix, under their names without the prefix.
-
-    Raises:
-        PlugError: if a file cannot be read, or a tensor is not finite.
-    """
-    tensors = {}
-    for file in files:
-        try:
-            with safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 (a safetensors file is not iterable)
-                    if name.startswith(prefix):
-                        tensor = tensors[name.removeprefix(prefix)] = opened.get_tensor(name)
-                        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                            raise PlugError(f"{file} holds values of '{name}' that are not finite")
-        except (OSError, SafetensorError) as error:
-            raise PlugError(f"{file} cannot be read ({reason(error)})") from error
-    return tensors
 
 
 def not_finite(model: nn.Module) -> str | None:

@@ -1,4 +1,4 @@
-"""Trees and graphs over the tokens of a batch, and what position models read off them."""
+"""Trees and graphs over the tokens of a batch, and the features of them that position models use."""
 
 from floater.structures.graph_features import (
     distances,

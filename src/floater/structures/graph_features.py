@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def _ends(edges: Tensor) -> tuple[Tensor, Tensor]:
-    """Return sources and targets of all edges (batch, N, N), the nodes of a batch numbered through."""
+    """Return sources and targets of all edges (batch, N, N), with the nodes of the batch numbered through."""
     sample, source, target = edges.nonzero(as_tuple=True)
     first = edges.shape[1] * sample
     return first + source, first + target
@@ -63,7 +63,7 @@ def symbols(edges: Tensor) -> Tensor:
 
 
 def path_symbols(symbol: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the symbols on a shortest path from row to column, the one over the lowest next nodes.
+    """Return the symbols on a shortest path from row to column, of several that of the lowest next nodes.
 
     Args:
         symbol: (batch, N, N), 0 where there is no edge.
@@ -131,7 +131,7 @@ def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
         >>> laplacian_vectors(pair.neighbours, pair.valid, 2).abs().round(decimals=4).tolist()
         [[[0.7071, 0.0], [0.7071, 0.0]]]
     """
-    found = torch.zeros(*valid.shape, count, dtype=torch.float64, device=valid.device)
+    eigenvectors = torch.zeros(*valid.shape, count, dtype=torch.float64, device=valid.device)
     for sample, present in enumerate(valid):
         adjacency = neighbours[sample][present][:, present].double()
         root = adjacency.sum(-1).clamp(min=1).rsqrt()
@@ -143,12 +143,12 @@ def laplacian_vectors(neighbours: Tensor, valid: Tensor, count: int) -> Tensor:
             size = vectors.abs()
             equal = size >= size.amax(0) * (1 - 1e-6)  # but for rounding
             greatest = vectors.gather(0, equal.long().argmax(0, keepdim=True))
-            found[sample, present, : vectors.shape[1]] = torch.where(greatest < 0, -vectors, vectors)
-    return found
+            eigenvectors[sample, present, : vectors.shape[1]] = torch.where(greatest < 0, -vectors, vectors)
+    return eigenvectors
 
 
 def walk_returns(neighbours: Tensor, steps: int) -> Tensor:
-    """Return the chance that a random walk from each node is back after 1, 2, ... steps.
+    """Return the probability that a random walk from each node is back after 1, 2, ... steps.
 
     Args:
         neighbours: (batch, N, N) bool.
@@ -164,23 +164,23 @@ def walk_returns(neighbours: Tensor, steps: int) -> Tensor:
     """
     adjacency = neighbours.double()
     step = adjacency / adjacency.sum(-1, keepdim=True).clamp(min=1)
-    walk, found = step, [step.diagonal(dim1=1, dim2=2)]
+    walk, returns = step, [step.diagonal(dim1=1, dim2=2)]
     for _ in range(steps - 1):
         walk = walk @ step
-        found.append(walk.diagonal(dim1=1, dim2=2))
-    return torch.stack(found, -1)
+        returns.append(walk.diagonal(dim1=1, dim2=2))
+    return torch.stack(returns, -1)
 
 
 def wl_colours(neighbours: Tensor, valid: Tensor, rounds: int) -> Tensor:
-    """Return colours of the Weisfeiler-Lehman refinement, from one colour on.
+    """Return colours of the Weisfeiler-Lehman refinement, which begins with one colour.
 
-    Nodes of a graph have the same colour if they had so before and their neighbours' colours agree; colours
-    count from 0 in the order of those, so that isomorphic graphs get the same.
+    After a round, nodes of a graph have the same colour if they had the same before and their neighbours'
+    colours agree. Colours are numbered from 0 by the order of these, so that isomorphic graphs have the same.
 
     Args:
         neighbours: (batch, N, N) bool, symmetric.
         valid: (batch, N) bool.
-        rounds: refinements.
+        rounds: number of refinements.
 
     Returns:
         (batch, N) integers, 0 at padding.
@@ -227,9 +227,9 @@ def intimacy(neighbours: Tensor, restart: float, starts: int | None = None) -> T
     source, target = _ends(neighbours)
     degree = torch.bincount(source, minlength=batch * nodes).clamp(min=1).double()[:, None]
     walk = torch.eye(nodes, starts, dtype=torch.float64, device=neighbours.device).repeat(batch, 1)
-    found = restart * walk  # node by start
+    pagerank = restart * walk  # node by start
     # The series of walks of 1, 2, ... steps along the edges, to the last bit: few edges, and no inverse.
     for _ in range(math.ceil(53 * math.log(2) / -math.log1p(-restart))):
         walk = torch.zeros_like(walk).index_add(0, target, (walk / degree)[source], alpha=1 - restart)
-        found += restart * walk
-    return found.view(batch, nodes, starts).transpose(1, 2)
+        pagerank += restart * walk
+    return pagerank.view(batch, nodes, starts).transpose(1, 2)

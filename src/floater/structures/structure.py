@@ -1,4 +1,4 @@
-"""A tree or a graph over the tokens of each row of a batch, made from what people have."""
+"""A tree or a graph over the tokens of each row of a batch, built from parents, edges or networkx graphs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Device = torch.device | str | None
 class Structure:
     """A batch of graphs, padded; a tree is a graph with an edge from each parent to each child.
 
-    What is derived from it is computed once and kept, for all position models that read it. N is the number
-    of nodes, T the number of tokens; without `words` token i is node i.
+    Features that are derived from it are computed once and kept, for all position models that read them. N is
+    the number of nodes, T the number of tokens; without `words` token i is node i.
 
     Args:
         edges: (batch, N, N) integers, from row to column: 0 where there is no edge, else its label plus 1.
@@ -89,7 +89,7 @@ class Structure:
 
     @cached_property
     def distance(self) -> Tensor:
-        """Return edges on a shortest path along the directions of edges; see `distances`."""
+        """Return the number of edges on a shortest path along their directions; see `distances`."""
         return distances(self.edges > 0)
 
     @property
@@ -126,17 +126,17 @@ def trees(
     """
     rows = [_integers(row) for row in parents]
     kinds = _aligned(labels, rows) if labels is not None else [[0] * len(row) for row in rows]
-    found: list[list[tuple[int, int, int]]] = []
+    edge_lists: list[list[tuple[int, int, int]]] = []
     for sample, (row, kind) in enumerate(zip(rows, kinds, strict=True)):
         _check_tree(sample, row)
-        found.append([(p, node, k) for node, (p, k) in enumerate(zip(row, kind, strict=True)) if p >= 0])
-    edges, valid = _dense(found, [len(row) for row in rows], "tree")
+        edge_lists.append([(p, node, k) for node, (p, k) in enumerate(zip(row, kind, strict=True)) if p >= 0])
+    edges, valid = _dense(edge_lists, [len(row) for row in rows], "tree")
     owners = _words(words, [len(row) for row in rows], "tree")
     return Structure(edges, valid, _padded(rows), owners).map(lambda tensor: tensor.to(device))
 
 
 def graphs(
-    given: Any,
+    batch: Any,
     *,
     sizes: Sequence[int] | None = None,
     labels: Sequence[Sequence[int] | Tensor] | None = None,
@@ -147,7 +147,7 @@ def graphs(
     """Return a batch of graphs, padded on the right.
 
     Args:
-        given: the graphs, each a networkx graph (its nodes count in their own order, its edges may carry an
+        batch: the graphs, each a networkx graph (its nodes count in their own order, its edges may carry an
             integer attribute "label"), an `edge_index` tensor (2, E) of sources and targets, or a list of
             pairs (source, target) or triples (source, target, label). A single networkx graph or tensor is a
             batch of one.
@@ -168,29 +168,29 @@ def graphs(
         Traceback (most recent call last):
         ValueError: graph 0 has an edge 0 -> 3; its nodes are 0 to 2
     """
-    if isinstance(given, Tensor) or _is_networkx(given):
-        given = [given]
-    found: list[list[tuple[int, int, int]]] = []
+    if isinstance(batch, Tensor) or _is_networkx(batch):
+        batch = [batch]
+    edge_lists: list[list[tuple[int, int, int]]] = []
     counts: list[int] = []
-    for sample, graph in enumerate(given):
+    for sample, graph in enumerate(batch):
         triples, count, both = _triples(graph)
         if sizes is not None:
-            if len(sizes) != len(given):
-                raise ValueError(f"there are {len(sizes)} sizes for {len(given)} graphs")
+            if len(sizes) != len(batch):
+                raise ValueError(f"there are {len(sizes)} sizes for {len(batch)} graphs")
             count = sizes[sample]
         if labels is not None:
-            if len(labels) != len(given):
-                raise ValueError(f"there are labels of {len(labels)} graphs for {len(given)} graphs")
-            own = _integers(labels[sample])
-            if len(own) != len(triples):
-                raise ValueError(f"graph {sample} has {len(triples)} edges and {len(own)} labels")
-            triples = [(u, v, k) for (u, v, _), k in zip(triples, own, strict=True)]
+            if len(labels) != len(batch):
+                raise ValueError(f"there are labels of {len(labels)} graphs for {len(batch)} graphs")
+            graph_labels = _integers(labels[sample])
+            if len(graph_labels) != len(triples):
+                raise ValueError(f"graph {sample} has {len(triples)} edges and {len(graph_labels)} labels")
+            triples = [(u, v, k) for (u, v, _), k in zip(triples, graph_labels, strict=True)]
         for u, v, _ in triples:
             if not (0 <= u < count and 0 <= v < count):
                 raise ValueError(f"graph {sample} has an edge {u} -> {v}; its nodes are 0 to {count - 1}")
-        found.append(triples if directed and not both else triples + [(v, u, k) for u, v, k in triples])
+        edge_lists.append(triples if directed and not both else triples + [(v, u, k) for u, v, k in triples])
         counts.append(count)
-    edges, valid = _dense(found, counts, "graph")
+    edges, valid = _dense(edge_lists, counts, "graph")
     owners = _words(words, counts, "graph")
     return Structure(edges, valid, words=owners).map(lambda tensor: tensor.to(device))
 
@@ -204,13 +204,13 @@ def _integers(row: Iterable[Any]) -> list[int]:
 
 
 def _aligned(labels: Sequence[Any], rows: list[list[int]]) -> list[list[int]]:
-    found = [_integers(row) for row in labels]
-    if len(found) != len(rows):
-        raise ValueError(f"there are labels of {len(found)} trees for {len(rows)} trees")
-    for sample, (own, row) in enumerate(zip(found, rows, strict=True)):
-        if len(own) != len(row):
-            raise ValueError(f"tree {sample} has {len(row)} nodes and {len(own)} labels")
-    return found
+    label_rows = [_integers(row) for row in labels]
+    if len(label_rows) != len(rows):
+        raise ValueError(f"there are labels of {len(label_rows)} trees for {len(rows)} trees")
+    for sample, (kinds, row) in enumerate(zip(label_rows, rows, strict=True)):
+        if len(kinds) != len(row):
+            raise ValueError(f"tree {sample} has {len(row)} nodes and {len(kinds)} labels")
+    return label_rows
 
 
 def _check_tree(sample: int, row: list[int]) -> None:
@@ -247,15 +247,15 @@ def _triples(graph: Any) -> tuple[list[tuple[int, int, int]], int, bool]:
     """Return (source, target, label) of a graph, its number of nodes, and whether edges run both ways."""
     if _is_networkx(graph):
         index = {node: i for i, node in enumerate(graph.nodes)}
-        found = []
+        triples = []
         for u, v, label in graph.edges(data="label", default=0):
             try:
-                found.append((index[u], index[v], operator.index(label)))  # of NumPy, too
+                triples.append((index[u], index[v], operator.index(label)))  # of NumPy, too
             except TypeError:
                 raise ValueError(
                     f"the edge {u} -> {v} has the label {label!r}; labels are integers from 0"
                 ) from None
-        return found, len(index), not graph.is_directed()
+        return triples, len(index), not graph.is_directed()
     if hasattr(graph, "shape"):
         if len(graph.shape) != 2 or graph.shape[0] != 2:
             raise ValueError(f"edge_index is {tuple(graph.shape)}; it must be (2, edges)")
@@ -263,27 +263,29 @@ def _triples(graph: Any) -> tuple[list[tuple[int, int, int]], int, bool]:
     pairs = [_integers(edge) for edge in graph]
     if wrong := [pair for pair in pairs if len(pair) not in (2, 3)]:
         raise ValueError(f"the edge {tuple(wrong[0])} is not (source, target) or (source, target, label)")
-    found = [(pair[0], pair[1], pair[2] if len(pair) == 3 else 0) for pair in pairs]
-    return found, max((max(u, v) + 1 for u, v, _ in found), default=0), False
+    triples = [(pair[0], pair[1], pair[2] if len(pair) == 3 else 0) for pair in pairs]
+    return triples, max((max(u, v) + 1 for u, v, _ in triples), default=0), False
 
 
-def _dense(found: list[list[tuple[int, int, int]]], sizes: list[int], what: str) -> tuple[Tensor, Tensor]:
+def _dense(
+    edge_lists: list[list[tuple[int, int, int]]], sizes: list[int], what: str
+) -> tuple[Tensor, Tensor]:
     """Return edges (batch, N, N) and valid nodes (batch, N)."""
     nodes = max(sizes, default=0)
     valid = torch.arange(nodes) < torch.tensor(sizes, dtype=torch.long).view(-1, 1)
     edges = torch.zeros(len(sizes), nodes, nodes, dtype=torch.long)
-    for sample, triples in enumerate(found):
-        known: dict[tuple[int, int], int] = {}
+    for sample, triples in enumerate(edge_lists):
+        edge_labels: dict[tuple[int, int], int] = {}
         for u, v, k in triples:
             if k < 0:
                 raise ValueError(f"{what} {sample}: the edge {u} -> {v} has label {k}; labels are from 0")
-            if known.setdefault((u, v), k) != k:
+            if edge_labels.setdefault((u, v), k) != k:
                 raise ValueError(
-                    f"{what} {sample} has the edge {u} -> {v} twice, with labels {known[u, v]} and {k}"
+                    f"{what} {sample} has the edge {u} -> {v} twice, with labels {edge_labels[u, v]} and {k}"
                 )
-        if known:
-            source, target = torch.tensor(list(known)).T
-            edges[sample, source, target] = torch.tensor(list(known.values())) + 1
+        if edge_labels:
+            source, target = torch.tensor(list(edge_labels)).T
+            edges[sample, source, target] = torch.tensor(list(edge_labels.values())) + 1
     return edges, valid
 
 
@@ -293,10 +295,10 @@ def _padded(rows: list[list[int]]) -> Tensor:
     return torch.tensor(padded, dtype=torch.long).view(len(rows), longest)
 
 
-def _words(given: Sequence[Any] | None, sizes: list[int], what: str) -> Tensor | None:
-    if given is None:
+def _words(words: Sequence[Any] | None, sizes: list[int], what: str) -> Tensor | None:
+    if words is None:
         return None
-    rows = [_integers(row) for row in given]
+    rows = [_integers(row) for row in words]
     if len(rows) != len(sizes):
         raise ValueError(f"there are words of {len(rows)} {what}s for {len(sizes)} {what}s")
     for sample, (row, size) in enumerate(zip(rows, sizes, strict=True)):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def ancestors(parents: Tensor, valid: Tensor) -> Tensor:
-    """Return the nodes on the way from each node of a tree to its root, itself first.
+    """Return the nodes on the path from each node of a tree to its root, the node itself first.
 
     Args:
         parents: (batch, N), -1 at the root and at padding.
@@ -41,13 +41,14 @@ def child_index(parents: Tensor) -> Tensor:
 
 
 def left_child_right_sibling(parents: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the binary form of trees: a first child hangs under its parent, others under the one before.
+    """Return the binary form of trees: a first child is a child of its parent, others of the sibling before.
 
     Args:
         parents: (batch, N), -1 at the root and at padding.
 
     Returns:
-        Its parents (batch, N), and the branches (batch, N): 0 for a first child, 1 for a sibling.
+        The parents in the binary form (batch, N), and the branches (batch, N): 0 for a first child, 1 for a
+        sibling.
 
     Example:
         >>> left_child_right_sibling(torch.tensor([[-1, 0, 0, 0]]))[0].tolist()
@@ -74,7 +75,7 @@ def common_ancestors(way: Tensor, valid: Tensor) -> Tensor:
     """Return the lowest common ancestor of any two nodes of a tree: (batch, N, N), -1 at padding.
 
     Args:
-        way: the nodes' ancestors, as `ancestors` gives them.
+        way: the nodes' ancestors, as `ancestors` returns them.
         valid: (batch, N), False at padding.
 
     Example:

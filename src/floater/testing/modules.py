@@ -17,7 +17,6 @@ from floater.testing.inputs import MASK, embeddings, mask_positions, randomize_z
 # whether attention is that of all encodings: these hooks act in it
 _ATTENTION_HOOKS = (
     "projection_bias",
-    "on_projections",
     "inputs",
     "qkv",
     "scale",

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch.testing import assert_close
 
-from floater.encodings.measure import places, respond
+from floater.encodings.measure import positions_for, respond
 from floater.positions import Positions
 from floater.testing.case import Case
 from floater.testing.inputs import MASK, SIZES, embeddings, mask_positions, randomize_zeros
@@ -53,7 +53,7 @@ def autocast(case: Case) -> None:
     if hasattr(case.encoding, "needs"):
         positions = mask_positions(model, MASK[:1])
     else:
-        positions = _far_positions(places(model, 7), model.max_positions)
+        positions = _far_positions(positions_for(model, 7), model.max_positions)
     x = embeddings(1, 7)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = respond(model, positions, x.float())

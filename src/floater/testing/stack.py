@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings import PositionModel
-from floater.encodings.model import Projection
+from floater.encodings.attention import AttentionCall, project_qkv
+from floater.encodings.context import AttentionContext
 from floater.positions import Positions
 
 _INNER_WIDTH = 24
-_PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value")
 
 
 class KeyValueCache:
@@ -71,46 +71,17 @@ class SelfAttention(nn.Module):
         Returns:
             (batch, T, dim).
         """
-        layer, heads = self.layer, position.spec.heads
-        linear: dict[str, nn.Linear] = dict(
-            zip(_PROJECTIONS, (self.query, self.key, self.value), strict=True)
-        )
-        position.on_projections(linear, state, layer)
-        projected = []
-        for name, y in zip(_PROJECTIONS, position.inputs(x, state, layer), strict=True):
-            bias = position.projection_bias(name, state, layer)
-            y = linear[name](y)
-            projected.append((y if bias is None else y + bias.to(y.dtype)).unflatten(-1, (heads, -1)))
-        q, k, v = projected
-        q, k, v = (y.transpose(1, 2) for y in position.qkv(q, k, v, state, layer))
+        linear = {"query": self.query, "key": self.key, "value": self.value}
+        context = AttentionContext(state, self.layer, x, linear)
+        q, k, v = project_qkv(position, context)
         if cache is not None:
-            k, v = cache.update(k, v, layer)
-        rotated_q, rotated_k = position.rotated(q, k, state, layer)
-        logits = rotated_q @ rotated_k.mT * position.scale(q.shape[-1])
-        if (bias := position.bias(q, k, state, layer)) is not None:
-            logits = logits + bias.to(logits.dtype)
-        logits = position.logits(logits, q, k, state, layer)
-        for mask in (self._visible(visible), self._earlier(logits), position.mask(state, layer)):
-            if mask is not None:
-                logits = logits.masked_fill(~mask, -torch.inf)
-        weights = position.weights(logits, state, layer)
-        out = weights @ v
-        if (value_bias := position.value_bias(weights, state, layer)) is not None:
-            out = out + value_bias
+            k, v = cache.update(k, v, self.layer)
+        mask = visible
+        if mask is not None:
+            mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
+        call = AttentionCall(position, context, q, k, v, mask, self.causal)
+        out, _ = call.attend(call.logits())
         return self.output(out.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
-
-    def _visible(self, visible: Tensor | None) -> Tensor | None:
-        """Return a mask of keys (batch, S), or of pairs (batch, T, S), for all heads and queries."""
-        if visible is None:
-            return None
-        return visible[:, None, None] if visible.ndim == 2 else visible[:, None]
-
-    def _earlier(self, logits: Tensor) -> Tensor | None:
-        """Return the mask of a causal block, (T, S); the queries are the last of the keys."""
-        if not self.causal:
-            return None
-        queries, keys = logits.shape[-2:]
-        return torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
 
 
 class Block(nn.Module):

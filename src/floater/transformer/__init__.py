@@ -1,14 +1,17 @@
 """The reference Transformer, compatible with Hugging Face."""
 
 from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing Transformers in one line)
-from floater.transformer.answering import FloaterForMultipleChoice, FloaterForQuestionAnswering
+from floater.transformer.classification import (
+    FloaterForMultipleChoice,
+    FloaterForQuestionAnswering,
+    FloaterForSequenceClassification,
+    FloaterForTokenClassification,
+)
 from floater.transformer.config import PRESETS, FloaterConfig
 from floater.transformer.length_predictor import LengthPredictor
 from floater.transformer.models import (
     FloaterForCausalLM,
     FloaterForMaskedLM,
-    FloaterForSequenceClassification,
-    FloaterForTokenClassification,
     FloaterModel,
 )
 from floater.transformer.nonautoregressive import FloaterForNonAutoregressiveGeneration, encoder_decoder

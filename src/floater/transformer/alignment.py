@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 ALIGNMENT = 64
-"""Bytes: where torch allocates memory of a CPU, and as many as the widest vectors and a cache line have."""
+"""Alignment in bytes: that of torch's allocations on a CPU, and the size of a cache line."""
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

@@ -16,11 +16,9 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
-from floater.positions import Positions
 from floater.transformer.alignment import align
-from floater.transformer.blocks import DecoderBlock, EncoderBlock
+from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
-from floater.transformer.halting import Halting
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
@@ -28,28 +26,11 @@ from floater.transformer.stacks import Stack
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
 
 
-def first_tokens(hidden: Tensor, mask: Tensor | None, positions: Positions | None = None) -> Tensor:
-    """Return the hidden state of the first token of each row that is no padding: (batch, dim).
-
-    Args:
-        hidden: (batch, T, dim).
-        mask: (batch, T), 0 at padding, or None.
-        positions: positions of the tokens, whose `key_valid` marks padding if it is given.
-
-    Example:
-        >>> first_tokens(torch.arange(3.0).view(1, 3, 1), torch.tensor([[0, 1, 1]]))
-        tensor([[1.]])
-    """
-    valid = mask if positions is None or positions.key_valid is None else positions.key_valid
-    first = 0 if valid is None else valid.long().argmax(1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), first]
-
-
 def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
     """Refuse arguments of a forward pass that would be ignored silently.
 
     Raises:
-        TypeError: if one is neither None nor False nor known to change nothing.
+        TypeError: if an argument is neither None nor False nor known to change nothing.
 
     Example:
         >>> refuse(nn.Identity(), {"position_ids": torch.arange(3)})
@@ -115,10 +96,10 @@ def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: T
     """Return token embeddings, by the recipe scaled by sqrt(d) (Vaswani et al. 2017, section 3.4).
 
     Args:
-        recipe: the recipe, which decides it.
+        recipe: the recipe, which decides on the scale.
         embedding: the table.
-        ids: (batch, T), or
-        embeds: (batch, T, dim), rows of the table, not yet scaled.
+        ids: (batch, T), or None.
+        embeds: (batch, T, dim), rows of the table that are not scaled yet, or None.
 
     Returns:
         (batch, T, dim).
@@ -142,17 +123,17 @@ def init_roles(stack: Stack) -> None:
     """Initialise weights whose scale depends on their role: queries, and outputs to the residual stream.
 
     Args:
-        stack: its other weights are initialised already.
+        stack: the stack, whose other weights are initialised already.
     """
     config, recipe = stack.config, stack.recipe
     head_dim = config.hidden_size // config.num_attention_heads
     gain, cross = stack.position.query_gain(head_dim), 1.0 if recipe.scale_cross_attention else head_dim**-0.5
     for block in stack.blocks:
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, Block)
         if gain != 1.0:
             recipe.init_linear(block.attention.query.weight, gain)
         writes = [block.attention.output, block.feed_forward.outer]
-        if isinstance(block, DecoderBlock):
+        if hasattr(block, "cross_attention"):
             writes.append(block.cross_attention.output)
             if cross != 1.0:
                 recipe.init_linear(block.cross_attention.query.weight, cross)
@@ -171,20 +152,20 @@ class FloaterPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flex_attn = True
-    _no_split_modules = [EncoderBlock.__name__, DecoderBlock.__name__]  # noqa: RUF012
+    _no_split_modules = [Block.__name__]  # noqa: RUF012
     _keep_in_fp32_modules_strict = ["position.frequency"]  # noqa: RUF012 (see `floater.encodings.precise`)
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__(config)
-        self.recipe = Recipe.of(config)
+        self.recipe = config.resolved_recipe
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
         """Load a model, as `PreTrainedModel.from_pretrained` does, into aligned memory.
 
         Args:
-            args: as for `PreTrainedModel.from_pretrained`.
-            kwargs: as for `PreTrainedModel.from_pretrained`.
+            args: see `PreTrainedModel.from_pretrained`.
+            kwargs: see `PreTrainedModel.from_pretrained`.
 
         Returns:
             The model, which computes what the saved one did, bit for bit; see `alignment.align`. With
@@ -237,11 +218,11 @@ class FloaterPreTrainedModel(PreTrainedModel):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
         for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
             model.bake(length)
-        shared, own = self.config, copy.copy(self.config)
-        own.baked = length
+        shared, baked = self.config, copy.copy(self.config)
+        baked.baked = length
         for module in self.modules():
             if module.__dict__.get("config") is shared:
-                module.config = own  # type: ignore[assignment]
+                module.config = baked  # type: ignore[assignment]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -255,8 +236,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
             nn.init.ones_(module.weight)
             if isinstance(module, nn.LayerNorm):
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, Halting):
-            nn.init.ones_(module.probability.bias)
         elif isinstance(module, Stack):
             # its projections are initialised by now; weights of a checkpoint are left alone by nn.init
             init_roles(module)
@@ -294,10 +273,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
         if not (self.recipe.scale_logits and self.config.tie_word_embeddings):
             return hidden
         return hidden * float(hidden.shape[-1] ** -0.5)
-
-    def ponder_loss(self, costs: list[Tensor]) -> Tensor | None:
-        """Return the weighted sum of what halting cost in stacks of blocks; None without halting."""
-        return sum(costs[1:], costs[0]) * self.config.ponder_cost if costs else None
 
     def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
         """Return whether to keep keys and values: as requested, else as configured, never in training."""

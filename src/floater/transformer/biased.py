@@ -72,24 +72,26 @@ class _Biased(torch.autograd.Function):
         mean = (gradient * out).sum(-1, keepdim=True)
         whole = bias.expand(*q.shape[:3], k.shape[2])
         shared = bias.shape != whole.shape
-        of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        of_bias = torch.zeros_like(bias) if shared else torch.empty_like(bias)
+        q_gradient, k_gradient, v_gradient = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        bias_gradient = torch.zeros_like(bias) if shared else torch.empty_like(bias)
         for b, heads, rows in _pieces(whole):
             query, key, above = q[b, heads, rows], k[b, heads], gradient[b, heads, rows]
             weights = torch.baddbmm(whole[b, heads, rows], query, key.mT, alpha=scale).softmax(-1)
             nothing = weights[..., :1].isnan()
             if bool(nothing.any()):
                 weights.masked_fill_(nothing & out[b, heads, rows, :1].isfinite(), 0.0)
-            of_v[b, heads].baddbmm_(weights.mT, above)
-            of_logits = torch.bmm(above, v[b, heads].mT, out=None if shared else of_bias[b, heads, rows])
-            of_logits.sub_(mean[b, heads, rows]).mul_(weights)
-            torch.bmm(of_logits, key, out=of_q[b, heads, rows]).mul_(scale)
-            of_k[b, heads].baddbmm_(of_logits.mT, query, alpha=scale)
+            v_gradient[b, heads].baddbmm_(weights.mT, above)
+            logits_gradient = torch.bmm(
+                above, v[b, heads].mT, out=None if shared else bias_gradient[b, heads, rows]
+            )
+            logits_gradient.sub_(mean[b, heads, rows]).mul_(weights)
+            torch.bmm(logits_gradient, key, out=q_gradient[b, heads, rows]).mul_(scale)
+            k_gradient[b, heads].baddbmm_(logits_gradient.mT, query, alpha=scale)
             if shared:
                 at = zip((slice(b, b + 1), heads, rows, slice(None)), bias.shape, strict=True)
-                part = of_bias[tuple(slice(None) if size == 1 else own for own, size in at)]
-                part += of_logits.unsqueeze(0).sum_to_size(part.shape)
-        return of_q, of_k, of_v, of_bias, None
+                part = bias_gradient[tuple(slice(None) if size == 1 else index for index, size in at)]
+                part += logits_gradient.unsqueeze(0).sum_to_size(part.shape)
+        return q_gradient, k_gradient, v_gradient, bias_gradient, None
 
 
 def _pieces(logits: Tensor) -> Iterator[tuple[int, slice, slice]]:

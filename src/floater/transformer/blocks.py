@@ -11,10 +11,9 @@ from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from floater.encodings import PositionModel
-from floater.transformer.attention import Attention, CrossAttention
+from floater.transformer.attention import Attention, CrossAttention, Source
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
-from floater.transformer.recipe import Recipe
 
 
 class FeedForward(nn.Module):
@@ -26,7 +25,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
-        bias = Recipe.of(config).bias
+        bias = config.resolved_recipe.bias
         self.inner = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
         self.outer = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
         self.activation = ACT2FN[config.activation_function]
@@ -54,7 +53,7 @@ class Residual(nn.Module):
 
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
-        self.norm = Recipe.of(config).normalization(config.hidden_size)
+        self.norm = config.resolved_recipe.normalization(config.hidden_size)
         self.dropout = nn.Dropout(config.dropout)
         self.norm_first = config.norm_first
 
@@ -66,22 +65,28 @@ class Residual(nn.Module):
         return out if self.norm_first else self.norm(out)  # type: ignore[no-any-return]
 
 
-class EncoderBlock(GradientCheckpointingLayer):
-    """Self-attention and feed-forward; causal in a language model.
+class Block(GradientCheckpointingLayer):
+    """Self-attention, in a decoder attention to the source, and feed-forward.
 
     Args:
         config: sizes.
         layer: index of the block, from 0.
         causal: a token may attend to itself and earlier ones only.
+        cross: whether there is attention to a source.
     """
 
-    def __init__(self, config: FloaterConfig, layer: int, *, causal: bool = False) -> None:
+    def __init__(
+        self, config: FloaterConfig, layer: int, *, causal: bool = False, cross: bool = False
+    ) -> None:
         super().__init__()
         self.layer = layer
         self.attention = Attention(config, layer, causal=causal)
         self.feed_forward = FeedForward(config)
         self.attention_residual = Residual(config)
         self.feed_forward_residual = Residual(config)
+        if cross:
+            self.cross_attention = CrossAttention(config, layer)
+            self.cross_residual = Residual(config)
 
     def forward(
         self,
@@ -92,75 +97,28 @@ class EncoderBlock(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
         layer: int | None = None,
         earlier: Earlier | None = None,
+        source: Source | None = None,
         sharpen: bool = False,
     ) -> Tensor:
-        """Apply one block; see `Attention.forward` for the arguments."""
-        layer = self.layer if layer is None else layer
-        x = position.block(x, state, layer)
+        """Apply the block to (batch, T, dim).
+
+        `source` is for a block with `cross`. The other arguments are those of `Attention.forward`.
+        """
+        layer, cache = self.layer if layer is None else layer, past_key_values
         if earlier is not None and self.attention_residual.norm_first:
             earlier = Earlier(self.attention_residual.norm(earlier.hidden), earlier.state)
-        x = self.attention_residual(
-            x,
-            lambda h: self.attention(h, position, state, key_valid, past_key_values, layer, earlier, sharpen)[
-                0
-            ],
-            keep=position.residual(layer),
-        )
-        out: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return out
 
+        def attend(x: Tensor) -> Tensor:
+            out, _ = self.attention(x, position, state, key_valid, cache, layer, earlier, sharpen)
+            return out  # type: ignore[no-any-return]
 
-class DecoderBlock(EncoderBlock):
-    """Self-attention, attention to the source, feed-forward.
+        def attend_to_source(x: Tensor) -> Tensor:
+            out, _ = self.cross_attention(x, source, position, state, cache, layer, sharpen)
+            return out  # type: ignore[no-any-return]
 
-    Args:
-        config: sizes.
-        layer: index of the block, from 0.
-        causal: a token may attend to itself and earlier ones only.
-    """
-
-    def __init__(self, config: FloaterConfig, layer: int, *, causal: bool = True) -> None:
-        super().__init__(config, layer, causal=causal)
-        self.cross_attention = CrossAttention(config, layer)
-        self.cross_residual = Residual(config)
-
-    def forward(  # type: ignore[override]
-        self,
-        x: Tensor,
-        source: Tensor,
-        position: PositionModel,
-        state: Any,
-        source_position: PositionModel,
-        source_state: Any,
-        key_valid: Tensor | None,
-        source_valid: Tensor | None,
-        past_key_values: Cache | None = None,
-        layer: int | None = None,
-        sharpen: bool = False,
-    ) -> Tensor:
-        """Apply one block; see `Attention.forward` and `CrossAttention.forward` for the arguments."""
-        layer = self.layer if layer is None else layer
         x = position.block(x, state, layer)
-        x = self.attention_residual(
-            x,
-            lambda h: self.attention(h, position, state, key_valid, past_key_values, layer, sharpen=sharpen)[
-                0
-            ],
-        )
-        x = self.cross_residual(
-            x,
-            lambda h: self.cross_attention(
-                h,
-                source,
-                position,
-                state,
-                source_position,
-                source_state,
-                source_valid,
-                past_key_values,
-                layer,
-                sharpen,
-            )[0],
-        )
+        x = self.attention_residual(x, attend, keep=position.residual(layer))
+        if source is not None:
+            x = self.cross_residual(x, attend_to_source)
         out: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return out

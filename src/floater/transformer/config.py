@@ -15,8 +15,10 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from floater.encodings.checks import one_of
+from floater.encodings.composed.parts import named
 from floater.encodings.errors import PositionError
-from floater.encodings.registry import options
+from floater.encodings.registry import catalogue
+from floater.encodings.registry import options as default_options
 from floater.transformer.reading import Reading, check_temperature
 from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times
@@ -66,38 +68,37 @@ class FloaterConfig(PreTrainedConfig):
         decoder_layers: blocks of the decoder of an encoder-decoder.
         position: name of a position model (`floater.catalogue()`); or a list of names and of mappings of
             `name` and options, short for "compose" with the option `models`.
-        position_options: its options; none with a list.
+        position_options: options of the position model; none with a list.
         training_length: training length in tokens; see `StackSpec.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
         reading: default rule for long texts in evaluation mode, as in {"group": [32, 4]}; see
             `floater.transformer.reading.Reading`.
-        attention_temperature: in training and reading: "log" multiplies logits by max(1, log n / log L), n
-            the keys that a query sees and L the training length; "learned" by s log n, s learned for each
-            head of a block, at first 1 / log L (Nakanishi 2025, Scalable-Softmax). None leaves logits alone.
-        dropout: after the embeddings and after each sub-layer.
-        attention_dropout: dropout of the attention weights.
-        activation_dropout: dropout inside the feed-forward layers.
+        attention_temperature: factor of the attention logits: "log" multiplies them by max(1, log n / log L),
+            n the number of keys that a query sees and L the training length; "learned" by s log n, s learned
+            for each head of a block, at first 1 / log L (Nakanishi 2025, Scalable-Softmax). None leaves
+            logits alone.
+        dropout: dropout probability after the embeddings and after each sub-layer.
+        attention_dropout: dropout probability of the attention weights.
+        activation_dropout: dropout probability inside the feed-forward layers.
         activation_function: activation of the feed-forward layers, by its Hugging Face name.
-        norm_first: pre-norm blocks with a last norm, instead of post-norm.
+        norm_first: whether norms come before the sub-layers, with a last norm, instead of after them.
         recipe: initialisation, scales and norms of the Transformer around the encoding: a name of
             `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of other values
             (see `Recipe`). None takes the recipe on the encoding's card: "bert" for BERT's and TUPE's,
             else "transformer".
-        attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for position models that leave
-            the attention matrix alone.
-        share_layers: one block, applied as often as there are layers (Dehghani et al. 2019).
-        halting: threshold between 0 and 1 at which a position needs no further layer (adaptive computation
-            time; see `Halting`); needs share_layers. None means that every position takes all layers.
-        ponder_cost: weight in the loss of the layers that positions take, with halting.
+        attention: kind of attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for
+            position models that leave the attention matrix alone.
+        share_layers: whether one block is applied as often as there are layers (Dehghani et al. 2019).
         use_cache: whether models keep keys and values by default; never in training.
-        tie_word_embeddings: one matrix for source, target and output embeddings.
-        pad_token_id: padding.
-        bos_token_id: start of a text.
-        eos_token_id: end of a text.
-        decoder_start_token_id: first token of the decoder of an encoder-decoder.
-        is_decoder: a causal stack (language model).
-        baked: positions whose vectors are stored in place of a flow; see `FloaterPreTrainedModel.bake`.
+        tie_word_embeddings: whether source, target and output embeddings are one matrix.
+        pad_token_id: id of the padding token.
+        bos_token_id: id of the token that starts a text.
+        eos_token_id: id of the token that ends a text, or ids.
+        decoder_start_token_id: id of the first token of the decoder of an encoder-decoder.
+        is_decoder: whether the stack is causal (a language model).
+        baked: number of positions whose vectors are stored in place of a flow; see
+            `FloaterPreTrainedModel.bake`.
 
     Raises:
         ValueError: if num_attention_heads does not divide hidden_size, or another value is not valid.
@@ -135,8 +136,6 @@ class FloaterConfig(PreTrainedConfig):
     recipe: str | dict[str, Any] | None = None
     attention: str = "softmax"
     share_layers: bool = False
-    halting: float | None = None
-    ponder_cost: float | int = 0.01
     use_cache: bool = True
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 0
@@ -147,6 +146,12 @@ class FloaterConfig(PreTrainedConfig):
     baked: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        # Configurations that were saved when positions could halt have these.
+        kwargs.pop("ponder_cost", None)
+        if (halting := kwargs.pop("halting", None)) is not None:
+            raise ValueError(
+                f"halting is {halting}; adaptive halting is no longer supported, only null is valid"
+            )
         for name in kwargs.keys() - _THEIRS:
             if (meant := _nearest(name)) is not None:
                 raise ValueError(f"FloaterConfig has no '{name}'; did you mean '{meant}'?")
@@ -164,18 +169,12 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError(
                 f"attention_dropout is {self.attention_dropout}; linear attention has no weights to drop"
             )
-        if self.halting is not None and not 0 < self.halting < 1:
-            raise ValueError(f"halting is {self.halting}; it must be between 0 and 1")
-        if self.halting is not None and not self.share_layers:
-            raise ValueError("halting needs share_layers=True: a position may stop after any number of steps")
-        if self.ponder_cost < 0:
-            raise ValueError(f"ponder_cost is {self.ponder_cost}; it must be at least 0")
         if isinstance(self.position, list):
             if self.position_options:
                 raise ValueError("position is a list; give options in its entries, not in position_options")
             self.position, self.position_options = "compose", {"models": self.position}
         if self.recipe is not None:
-            Recipe.of(self)
+            _ = self.resolved_recipe  # refuses invalid values
         Times.of(self.times, self.training_length)
         Reading.of(self.reading)
         if self.attention_temperature is not None:
@@ -192,13 +191,37 @@ class FloaterConfig(PreTrainedConfig):
         parts = (self.position_options or {}).get("models", ())
         return " + ".join(part if isinstance(part, str) else part["name"] for part in parts)
 
+    @property
+    def resolved_recipe(self) -> Recipe:
+        """Return the recipe with all of its values.
+
+        `recipe` is a name, or a mapping of values and of `preset`, the name of the recipe that they change.
+        Without a name it is the recipe on the card of the position encoding.
+
+        Raises:
+            PositionError: if no recipe is named and there is no such position encoding.
+            ValueError: see `Recipe.named`.
+
+        Example:
+            >>> FloaterConfig(position=["alibi", "bert_a"]).resolved_recipe.head
+            'transform'
+            >>> FloaterConfig(recipe={"preset": "gpt", "embedding_norm": True}).resolved_recipe.embedding_norm
+            True
+        """
+        values = {"preset": self.recipe} if isinstance(self.recipe, str) else dict(self.recipe or {})
+        name = values.pop("preset", None)
+        if name is None:
+            options = default_options(self.position) | (self.position_options or {})
+            name = catalogue()[self.position].recipe(options)
+        return Recipe.named(name, values)
+
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Make a configuration of a named size.
+        """Return a configuration of a named size, with changes.
 
         Args:
             name: a key of `PRESETS`.
-            changes: any other field, or one of the preset's to change.
+            changes: values of other fields, or other values of the preset's fields.
 
         Raises:
             ValueError: if there is no such preset or field.
@@ -211,9 +234,9 @@ class FloaterConfig(PreTrainedConfig):
             near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)
             raise ValueError(f"unknown preset '{name}'; nearest: {near[0]!r}; valid: {', '.join(PRESETS)}")
         names = {field.name for field in fields(cls)} | _THEIRS
-        for given in changes.keys() - names:
-            meant = _nearest(given) or difflib.get_close_matches(given, names, n=1, cutoff=0.0)[0]
-            raise ValueError(f"FloaterConfig has no '{given}'; did you mean '{meant}'?")
+        for unknown in changes.keys() - names:
+            meant = _nearest(unknown) or difflib.get_close_matches(unknown, names, n=1, cutoff=0.0)[0]
+            raise ValueError(f"FloaterConfig has no '{unknown}'; did you mean '{meant}'?")
         return cls(**{**PRESETS[name], **changes})
 
     def to_diff_dict(self) -> dict[str, Any]:
@@ -226,8 +249,9 @@ class FloaterConfig(PreTrainedConfig):
             {'injection': 'input', 'blocks': 'input', 'uncovered': 'keep'}
         """
         written: dict[str, Any] = super().to_diff_dict()
-        given = written.get("position_options") or {}
-        written["position_options"] = _completed(self.position, given, plain=self.is_encoder_decoder)
+        written["position_options"] = _completed(
+            self.position, written.get("position_options") or {}, plain=self.is_encoder_decoder
+        )
         return written
 
 
@@ -239,31 +263,30 @@ def _nearest(name: str) -> str | None:
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.8)), None)
 
 
-def _completed(position: str, given: dict[str, Any], *, plain: bool) -> dict[str, Any]:
-    """Return options of a position model with the defaults of those that are not given.
+def _completed(position: str, options: dict[str, Any], *, plain: bool) -> dict[str, Any]:
+    """Return the options of a position model, with the defaults of those that are missing.
 
     Args:
-        position: its name.
-        given: its options.
+        position: name of the position model.
+        options: options of the position model.
         plain: whether `plain` is on by default, as it is in an encoder-decoder.
     """
     try:
-        known = options(position)
+        defaults = default_options(position)
     except PositionError:
-        return given  # building the model raises the error
-    known = {name: value for name, value in known.items() if value is not Parameter.empty}
-    if plain and "plain" in known:
-        known["plain"] = True
-    known |= given
+        return options  # building the model raises the error
+    completed = {name: value for name, value in defaults.items() if value is not Parameter.empty}
+    if plain and "plain" in completed:
+        completed["plain"] = True
+    completed |= options
     if position == "compose":
-        known["models"] = [_entry(entry, plain=plain) for entry in known["models"]]
+        completed["models"] = [_completed_part(part, plain=plain) for part in completed["models"]]
     if position == "mix":
-        known |= {key: _entry(known[key], plain=plain) for key in ("model", "other")}
-    return known
+        completed |= {key: _completed_part(completed[key], plain=plain) for key in ("model", "other")}
+    return completed
 
 
-def _entry(entry: str | dict[str, Any], *, plain: bool) -> dict[str, Any]:
-    """Return one of several position models, its options completed."""
-    given = {"name": entry} if isinstance(entry, str) else dict(entry)
-    name = given.pop("name")
-    return {"name": name, **_completed(name, given, plain=plain)}
+def _completed_part(part: str | dict[str, Any], *, plain: bool) -> dict[str, Any]:
+    """Return one of several position models, with all of its options."""
+    name, options = named(part)
+    return {"name": name, **_completed(name, options, plain=plain)}

@@ -11,11 +11,11 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed, embed
-from floater.transformer.outputs import SequenceClassifier, with_auxiliary
 from floater.transformer.stacks import Encoder
 
 POSITION_SOURCES = ("length", "index")
@@ -32,9 +32,9 @@ class DocumentsConfig(FloaterConfig):
         position_source: step between the positions of sentences: by the "length" of the sentence before, or
             by one ("index").
         sentence_length: words per position with "length".
-        word_layers: blocks of the word level.
-        word_position: name of its position model.
-        word_position_options: its options.
+        word_layers: number of blocks of the word level.
+        word_position: name of the position model of the word level.
+        word_position_options: options of that position model.
         word_length: training length of the word level.
 
     Raises:
@@ -121,53 +121,40 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
         self.post_init()
 
-    def sentence_vectors(self, words: Tensor, costs: list[Tensor] | None = None) -> Tensor:
-        """Return a vector for each sentence (N, W) of word ids, padded on the right: (N, dim).
-
-        With halting, its mean cost over the words is appended to `costs`.
-        """
+    def sentence_vectors(self, words: Tensor) -> Tensor:
+        """Return a vector for each sentence (N, W) of word ids, padded on the right: (N, dim)."""
         mask = words.ne(self.config.pad_token_id or 0)
         order = mask.sum(1).argsort(stable=True)
-        vectors, spent = [], list[Tensor]()
+        vectors = []
         for rows in order.chunk(GROUPS):
             kept = mask[rows][:, : max(int(mask[rows].sum(1).max()), 1)]
             ids = words[rows][:, : kept.shape[1]]
             x = embed(self.words.recipe, self.embedding, ids, None)
-            own: list[Tensor] = []
-            vectors.append(mean(self.words(x, Positions.from_mask(kept), costs=own), kept))
-            spent += [cost * (kept.sum() / mask.sum()) for cost in own]
-        if spent and costs is not None:
-            costs.append(torch.stack(spent).sum())
+            vectors.append(mean(self.words(x, Positions.from_mask(kept)), kept))
         return torch.cat(vectors)[order.argsort()]
 
     def forward(
         self, words: Tensor, sentences: Tensor, labels: Tensor | None = None, **kwargs: Any
-    ) -> SequenceClassifier:
+    ) -> SequenceClassifierOutput:
         """Return logits of documents.
 
         Args:
             words: (N, W) ids of the words of all sentences, padded on the right.
             sentences: (batch, S) the rows of each document's sentences, -1 after the last.
             labels: (batch,), for a loss.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
-            `logits` (batch, labels), with labels the mean `loss`, and with halting `auxiliary_loss`, a part
-            of `loss`.
+            `logits` (batch, labels), and with labels the mean `loss`.
         """
         mask, rows = sentences >= 0, sentences.clamp(min=0)
         lengths = words.ne(self.config.pad_token_id or 0).sum(1)[rows]
         unit = self.config.sentence_length if self.config.position_source == "length" else None
-        costs: list[Tensor] = []
-        x = self.sentence_vectors(words, costs)[rows]
-        hidden = self.encoder(
-            x, replace(sentence_positions(lengths, mask, unit), key_valid=mask), costs=costs
-        )
+        x = self.sentence_vectors(words)[rows]
+        hidden = self.encoder(x, replace(sentence_positions(lengths, mask, unit), key_valid=mask))
         logits = self.classifier(self.dropout(mean(hidden, mask)))
-        loss, auxiliary = None, self.ponder_loss(costs)
-        if labels is not None:
-            loss = with_auxiliary(nn.functional.cross_entropy(logits, labels), auxiliary, labels, None)
-        return SequenceClassifier(loss=loss, logits=logits, auxiliary_loss=auxiliary)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
 def mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class EventsConfig(FloaterConfig):
         features: names of the values.
         unit: length of a unit of time in the data's time.
         time_per_position: units of time from one position to the next.
-        resolution: in units; a shorter time between events counts as this long.
+        resolution: shortest time between events, in units; a shorter one counts as this long.
         log_gap: mean and standard deviation of the logarithm of the times between training events.
         edges: edges of the hazard's intervals, in units.
         means: means of the values.
@@ -90,13 +90,11 @@ class EventsOutput(ModelOutput):
     Args:
         nll: nats of each event (batch, T), zero where nothing is predicted: at the first event and padding;
             for values (batch, T, features), zero where a value is shown or was not observed.
-        nll_gap: the part of the time in it (batch, T).
+        nll_gap: the part of `nll` (batch, T) that belongs to the time.
         type_logits: (batch, T, types) of the event after each.
-        raw: raw parameters of the distribution of the time to it (batch, T, ...).
+        raw: raw parameters of the distribution of the time to the next event (batch, T, ...).
         mean: expected values (batch, T, features), in their units.
-        std: their standard deviations.
-        auxiliary_loss: with halting, its mean cost times `config.ponder_cost`, which training adds to the
-            loss.
+        std: standard deviations of the values.
     """
 
     nll: Tensor | None = None
@@ -105,19 +103,18 @@ class EventsOutput(ModelOutput):
     raw: Tensor | None = None
     mean: Tensor | None = None
     std: Tensor | None = None
-    auxiliary_loss: Tensor | None = None
 
 
 def event_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
     """Return the positions of events, from the source that the configuration names.
 
     Args:
-        config: its `position_source`, `unit` and `time_per_position`.
+        config: the configuration, with `position_source`, `unit` and `time_per_position`.
         times: (batch, T) as in the data, integer or float64.
         mask: (batch, T) bool.
 
     Raises:
-        ValueError: as of `Positions.events`.
+        ValueError: see `Positions.events`.
 
     Example:
         >>> config = EventsConfig(position_source="index")
@@ -134,7 +131,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
     The two are independent given the events so far. Events at the same time are read in the given order.
 
     Args:
-        config: with the types of events.
+        config: the configuration, with the types of events.
 
     Example:
         >>> config = EventsConfig.preset("tiny", types=["a", "b"])
@@ -174,7 +171,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
             types: (batch, T) indices of the types.
             times: (batch, T), integer or float64, not decreasing, as in the data.
             mask: (batch, T), non-zero where there is an event; padding on the right only.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Raises:
             ValueError: if times are not finite or decrease, two are the same and the resolution is 0, or the
@@ -199,20 +196,18 @@ class FloaterForEvents(FloaterPreTrainedModel):
             mean, std = self.config.log_gap or (0.0, 1.0)
             logs = (torch.where(follows, elapsed, 1.0).log() - mean) / std
             x = x + F.pad(self.gap(logs.unsqueeze(-1)), (0, 0, 1, 0))
-        costs: list[Tensor] = []
-        hidden = self.encoder(x, positions, costs=costs, counted=mask)
+        hidden = self.encoder(x, positions)
         logits, raw = self.type_head(hidden).float(), self.gap_head(hidden)
         gap = -self.gaps(raw[:, :-1]).log_prob(torch.where(follows, elapsed, 1.0))
-        of_type = F.cross_entropy(
+        type_nll = F.cross_entropy(
             logits[:, :-1].flatten(0, 1), types[:, 1:].masked_fill(~follows, 0).flatten(), reduction="none"
         )
-        gap, of_type = (F.pad(part.view_as(elapsed) * follows, (1, 0)) for part in (gap, of_type))
+        gap, type_nll = (F.pad(part.view_as(elapsed) * follows, (1, 0)) for part in (gap, type_nll))
         return EventsOutput(
-            nll=gap + of_type,
+            nll=gap + type_nll,
             nll_gap=gap,
             type_logits=logits,
             raw=raw,
-            auxiliary_loss=self.ponder_loss(costs),
         )
 
 
@@ -222,10 +217,10 @@ class FloaterForSeries(FloaterPreTrainedModel):
     Every event is a query at its own time; only events with a shown value are keys. The prediction at one
     time does not depend on the other requested times, unless one is before the first event,
     from which all times are measured, nor on the order of the events. Both are so with the position
-    source "time": with "index" the place of an event among all others is its position.
+    source "time": with "index" the rank of an event among all others is its position.
 
     Args:
-        config: with the features.
+        config: the configuration, with the features.
 
     Example:
         >>> model = FloaterForSeries(EventsConfig.preset("tiny", goal="forecast", features=["x", "y"]))
@@ -263,7 +258,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
             shown: (batch, T, features), non-zero where a value may be read.
             mask: (batch, T), non-zero where there is an event.
             asked: (batch, T, features), non-zero where a value is scored.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Raises:
             ValueError: if times are not finite.
@@ -277,8 +272,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
         x = self.event(torch.cat((standard, shown.to(standard.dtype)), -1))
         positions = replace(unordered_positions(config, times, mask), key_valid=shown.any(-1))
-        costs: list[Tensor] = []
-        hidden = self.encoder(x, positions, costs=costs, counted=mask)
+        hidden = self.encoder(x, positions)
         middle, width = self.value_head(hidden).float().chunk(2, -1)
         width = F.softplus(width) + NARROWEST
         nll = None
@@ -286,13 +280,11 @@ class FloaterForSeries(FloaterPreTrainedModel):
             wanted = torch.where(asked.bool(), (values - mean) / scale, 0.0)
             density = Normal(middle, width, validate_args=False).log_prob(wanted) - scale.log()
             nll = torch.where(asked.bool(), -density, 0.0)
-        return EventsOutput(
-            nll=nll, mean=middle * scale + mean, std=width * scale, auxiliary_loss=self.ponder_loss(costs)
-        )
+        return EventsOutput(nll=nll, mean=middle * scale + mean, std=width * scale)
 
 
 def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
-    """Do what `event_positions` does for events in any order.
+    """Return the positions of events in any order; see `event_positions`.
 
     Example:
         >>> every = torch.ones(1, 3).bool()
@@ -304,8 +296,8 @@ def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Po
     late = times.to(torch.float64).masked_fill(~mask, torch.inf)
     order = late.argsort(dim=1, stable=True)
     step = config.time_per_position * config.unit
-    placed = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
-    at = torch.empty_like(placed.query).scatter_(1, order, placed.query)
+    ordered = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
+    at = torch.empty_like(ordered.query).scatter_(1, order, ordered.query)
     return Positions(at, at, mask)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageClassification
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from floater.positions import Positions
 from floater.transformer.base import FloaterPreTrainedModel, refuse
 from floater.transformer.config import FloaterConfig
-from floater.transformer.outputs import SequenceClassifier, with_auxiliary
 from floater.transformer.stacks import Encoder
 
 
@@ -93,7 +93,7 @@ class FloaterForImageClassification(FloaterPreTrainedModel):
 
     def forward(
         self, pixel_values: Tensor, labels: Tensor | None = None, scaled: bool = True, **kwargs: Any
-    ) -> SequenceClassifier:
+    ) -> SequenceClassifierOutput:
         """Return logits (batch, labels), and with labels (batch,) the mean loss.
 
         Args:
@@ -102,7 +102,7 @@ class FloaterForImageClassification(FloaterPreTrainedModel):
             labels: (batch,).
             scaled: whether the coordinates of patches of another resolution are those of the training grid
                 (position interpolation), or count patches.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Raises:
             ValueError: if the images are not of the configured channels, or patches do not fill them.
@@ -125,14 +125,12 @@ class FloaterForImageClassification(FloaterPreTrainedModel):
         cut = pixels.unflatten(3, (width, size)).unflatten(2, (height, size))
         x = self.patches(cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
         like = config.grid if scaled and (height, width) != config.grid else None
-        costs: list[Tensor] = []
-        hidden = self.encoder(x, Positions.grid(height, width, like=like, device=x.device), costs=costs)
+        hidden = self.encoder(x, Positions.grid(height, width, like=like, device=x.device))
         logits = self.classifier(self.dropout(hidden.mean(1)))
-        loss, auxiliary = None, self.ponder_loss(costs)
+        loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=config)
-            loss = with_auxiliary(loss, auxiliary, labels, None)
-        return SequenceClassifier(loss=loss, logits=logits, auxiliary_loss=auxiliary)
+        return SequenceClassifierOutput(loss=loss, logits=logits)
 
 
 AutoConfig.register("floater_image", ImageConfig)

@@ -20,7 +20,7 @@ class LengthPredictor(nn.Module):
     difference from -20 to 20; a target beyond counts as the outermost class.
 
     Args:
-        config: the width.
+        config: the configuration, whose width it has.
 
     Example:
         >>> predictor = LengthPredictor(FloaterConfig(hidden_size=8, num_attention_heads=2))

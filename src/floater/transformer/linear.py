@@ -20,7 +20,7 @@ def feature(x: Tensor) -> Tensor:
 
 
 def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, valid: Tensor | None = None, causal: bool = False
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: Tensor | None = None, causal: bool = False
 ) -> Tensor:
     """Return sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f = elu + 1 of q and k times sqrt(scale).
 
@@ -32,7 +32,7 @@ def linear_attention(
         k: (batch, heads, S, width), S >= T; the queries are the last T of the S tokens.
         v: (batch, heads, S, head_dim).
         scale: factor of the dot products, split between queries and keys.
-        valid: (batch, S) bool, False where a key is padding, or (batch, T, S).
+        mask: bool mask of the keys that a query may attend to, (batch, 1, 1, S) or (batch, 1, T, S).
         causal: a query attends to its own and earlier tokens only.
 
     Returns:
@@ -47,14 +47,14 @@ def linear_attention(
     q, k = feature(q * scale**0.5), feature(k * scale**0.5)
     length, slots = q.shape[2], k.shape[2]
     more = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the last column sums the weights
-    if valid is not None and valid.ndim == 3:
-        weights = (q @ k.transpose(-1, -2)) * valid[:, None]
+    if mask is not None and mask.shape[2] > 1:
+        weights = (q @ k.transpose(-1, -2)) * mask
         if causal:
             weights = weights.tril(slots - length)
         out = weights @ more
     else:
-        if valid is not None:
-            k = k * valid[:, None, :, None]
+        if mask is not None:
+            k = k * mask.transpose(-1, -2)
         out = _causal(q, k, more) if causal else q @ (k.transpose(-1, -2) @ more)
     total = out[..., -1:]
     return torch.where(total > 0, out[..., :-1] / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)

@@ -71,7 +71,7 @@ class Memory:
             state: a result of `state`.
 
         Raises:
-            ValueError: if it is anything else.
+            ValueError: if it is no such result.
         """
         hidden = state.get("hidden") if isinstance(state, dict) else None
         if not isinstance(hidden, list) or not all(isinstance(x, Tensor) and x.dim() == 3 for x in hidden):
@@ -81,7 +81,7 @@ class Memory:
 
     @property
     def length(self) -> int:
-        """Return the number of tokens in it."""
+        """Return the number of tokens in the memory."""
         return self.hidden[0].shape[1] if self.hidden else 0
 
     def before(
@@ -101,9 +101,9 @@ class Memory:
             ValueError: if the memory is of another batch, or a shape does not fit.
         """
         shape = tuple(x.shape[:2])
-        for name, given in (("attention mask is", mask), ("document ids are", documents)):
-            if given is not None and tuple(given.shape) != shape:
-                raise ValueError(f"the {name} {tuple(given.shape)}; with a memory it must be {shape}")
+        for name, tensor in (("attention mask is", mask), ("document ids are", documents)):
+            if tensor is not None and tuple(tensor.shape) != shape:
+                raise ValueError(f"the {name} {tuple(tensor.shape)}; with a memory it must be {shape}")
         if not self.length:
             self._segment = mask, documents
             return self._segment
@@ -113,10 +113,9 @@ class Memory:
             raise ValueError("give document ids for every segment or for none")
         old = x.new_zeros(len(x), self.length, dtype=torch.long)
         if mask is not None or self.mask is not None:
-            earlier, own = self.mask, mask
-            earlier = old + 1 if earlier is None else earlier
-            own = x.new_ones(shape, dtype=torch.long) if own is None else own
-            mask = torch.cat([earlier.long(), own.long()], 1)
+            earlier = old + 1 if self.mask is None else self.mask
+            new = x.new_ones(shape, dtype=torch.long) if mask is None else mask
+            mask = torch.cat([earlier.long(), new.long()], 1)
         if documents is not None and self.documents is not None:
             documents = torch.cat([self.documents, documents], 1)
         self._segment = mask, documents

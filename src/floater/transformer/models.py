@@ -1,4 +1,4 @@
-"""The reference Transformer as Hugging Face models: an encoder or causal decoder, and its heads."""
+"""The reference Transformer as Hugging Face models: an encoder or causal decoder, and language models."""
 
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
@@ -14,39 +14,28 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     Cache,
     DynamicCache,
 )
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from floater.positions import Positions
+from floater.positions import Positions, build_positions, merge_positions
 from floater.transformer.base import (
     FloaterPreTrainedModel,
     bidirectional,
     cached,
     changed,
     embed,
-    first_tokens,
     refuse,
 )
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.memory import Memory
-from floater.transformer.outputs import (
-    IGNORED,
-    CausalLM,
-    Hidden,
-    MaskedLM,
-    SequenceClassifier,
-    TokenClassifier,
-    with_auxiliary,
-)
-from floater.transformer.placement import at_ids, build_positions, merge_positions
+from floater.transformer.outputs import IGNORED
 from floater.transformer.reading import Reading
-from floater.transformer.recipe import HeadTransform, pooler
-from floater.transformer.recording import recording, wanted
+from floater.transformer.recording import recording
 from floater.transformer.stacks import Encoder
 
 
@@ -85,7 +74,7 @@ class FloaterModel(FloaterPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         **kwargs: Any,
-    ) -> Hidden:
+    ) -> BaseModelOutput:
         """Return hidden states of token ids (batch, T).
 
         Args:
@@ -104,11 +93,10 @@ class FloaterModel(FloaterPreTrainedModel):
                 from the mask; short for `positions`. With cached tokens both must be equal.
             output_hidden_states: return the input of the first block and the output of each.
             output_attentions: return the attention weights, with `attn_implementation="eager"`.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
-            `last_hidden_state` (batch, T, dim), with halting `auxiliary_loss`, and the requested states and
-            weights.
+            `last_hidden_state` (batch, T, dim), and the requested states and weights.
 
         Raises:
             ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
@@ -127,38 +115,23 @@ class FloaterModel(FloaterPreTrainedModel):
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
             earlier = memory.length
-        placed = build_positions(attention_mask, x.shape[1], earlier, x.device, document_ids)
-        if positions is not None:
-            placed = merge_positions(positions, placed, attention_mask, len(x))
-        if position_ids is not None:
-            placed = at_ids(position_ids, placed, len(x))
-        if input_ids is not None:
-            placed = placed.but(token=input_ids)
-        costs: list[Tensor] = []
-        asked = wanted(self.config, output_hidden_states, output_attentions)
-        with recording(self.encoder, **asked) as recorded:
-            states = self.encoder(x, placed, past_key_values, memory, costs, reading=reading)
-        return Hidden(
-            last_hidden_state=states,
-            hidden_states=recorded.hidden_states(states),
-            attentions=tuple(recorded.attentions) or None,
-            auxiliary_loss=self.ponder_loss(costs),
+        defaults = build_positions(
+            x.shape[:2],
+            earlier,
+            mask=attention_mask,
+            document_ids=document_ids,
+            position_ids=position_ids,
+            device=x.device,
         )
-
-    def encode(self, *args: Any, **kwargs: Any) -> Hidden:
-        """Return the result of `forward` as an object, whatever `config.return_dict` is."""
-        out: Hidden = self(*args, **kwargs, return_dict=True)
-        return out
-
-    def hidden(self, *args: Any, **kwargs: Any) -> Hidden:
-        """Return the result of `encode`, for heads without a loss for the cost of halting.
-
-        Raises:
-            ValueError: with halting, whose cost would be lost.
-        """
-        if self.config.halting is not None:
-            raise ValueError("halting has a cost that this head does not pass on; use `encode`")
-        return self.encode(*args, **kwargs)
+        if positions is None:
+            positions = defaults
+        else:
+            positions = merge_positions(positions, defaults, attention_mask, len(x))
+        if input_ids is not None:
+            positions = positions.but(token=input_ids)
+        with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
+            hidden = self.encoder(x, positions, past_key_values, memory, reading)
+        return recorded.output(hidden)
 
 
 class FloaterHead(FloaterPreTrainedModel):
@@ -174,14 +147,38 @@ class FloaterHead(FloaterPreTrainedModel):
         self.loss_type = loss_type
         self.model = FloaterModel(config)
 
-    def loss_of(
-        self, found: Hidden, labels: Tensor | None, items: Tensor | int | None, **given: Any
-    ) -> Tensor | None:
-        """Return the loss with the cost of halting, a mean over `items` labels; None without labels."""
+    def loss_of(self, labels: Tensor | None, items: Tensor | int | None, **arguments: Any) -> Tensor | None:
+        """Return the loss, a mean over `items` labels; None without labels."""
         if labels is None:
             return None
-        loss = self.loss_function(labels=labels, num_items_in_batch=items, **given)
-        return with_auxiliary(loss, found.auxiliary_loss, labels, items)
+        loss: Tensor = self.loss_function(labels=labels, num_items_in_batch=items, **arguments)
+        return loss
+
+
+class HeadTransform(nn.Module):
+    """A linear map, the activation and a norm, which BERT has before its output matrix.
+
+    Source: google-research/bert, `get_masked_lm_output`.
+
+    Args:
+        config: width, activation and recipe.
+
+    Example:
+        >>> import torch
+        >>> HeadTransform(FloaterConfig(hidden_size=8, num_attention_heads=2))(torch.zeros(1, 3, 8)).shape
+        torch.Size([1, 3, 8])
+    """
+
+    def __init__(self, config: FloaterConfig) -> None:
+        super().__init__()
+        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.activation_function]
+        self.norm = config.resolved_recipe.normalization(config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., dim) to (..., dim)."""
+        out: Tensor = self.norm(self.activation(self.linear(x)))
+        return out
 
 
 class FloaterForMaskedLM(FloaterHead):
@@ -220,106 +217,18 @@ class FloaterForMaskedLM(FloaterHead):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> MaskedLM:
+    ) -> MaskedLMOutput:
         """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
         are those of `FloaterModel.forward`.
         """
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
-        logits = self.lm_head(self.scaled(self.transform(found.last_hidden_state)))
-        given = {"logits": logits, "vocab_size": logits.shape[-1]}
-        loss = self.loss_of(found, labels, num_items_in_batch, **given)
-        return MaskedLM(loss=loss, logits=logits, **found.beside)
-
-
-class FloaterForSequenceClassification(FloaterHead):
-    """An encoder and a classifier on its first token, after a `pooler` with the recipes of BERT and RoBERTa.
-
-    Args:
-        config: sizes, position model, `num_labels` and `problem_type`.
-
-    Raises:
-        ValueError: if `config.is_decoder`.
-
-    Example:
-        >>> import torch
-        >>> config = FloaterConfig.preset("tiny", vocab_size=99, num_labels=3)
-        >>> FloaterForSequenceClassification(config)(torch.tensor([[5, 6, 7]])).logits.shape
-        torch.Size([1, 3])
-    """
-
-    accepts_loss_kwargs = False  # the loss is a mean over this batch, whatever the Trainer accumulates
-
-    def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config), "ForSequenceClassification")
-        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        positions: Positions | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifier:
-        """Return logits (batch, labels), and with labels (batch,) or (batch, labels) the mean loss.
-
-        The other arguments are those of `FloaterModel.forward`.
-        """
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions=positions, **kwargs)
-        first = first_tokens(found.last_hidden_state, attention_mask, positions)
-        logits = self.classifier(self.dropout(self.pooler(first)))
-        loss = self.loss_of(found, labels, None, pooled_logits=logits, config=self.config)
-        return SequenceClassifier(loss=loss, logits=logits, **found.beside)
-
-
-class FloaterForTokenClassification(FloaterHead):
-    """An encoder and a classifier on every token.
-
-    Args:
-        config: sizes, position model and `num_labels`.
-
-    Raises:
-        ValueError: if `config.is_decoder`.
-
-    Example:
-        >>> import torch
-        >>> config = FloaterConfig.preset("tiny", vocab_size=99, num_labels=17)
-        >>> model = FloaterForTokenClassification(config)
-        >>> model(torch.tensor([[5, 6, 7]]), labels=torch.tensor([[3, -100, 16]])).logits.shape
-        torch.Size([1, 3, 17])
-    """
-
-    def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config), "ForTokenClassification")
-        self.dropout = nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifier:
-        """Return logits (batch, T, labels), and with labels (batch, T), -100 ignored, the mean loss.
-
-        `num_items_in_batch` replaces the number of labels that the loss is divided by. The other arguments
-        are those of `FloaterModel.forward`.
-        """
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, **kwargs)
-        logits = self.classifier(self.dropout(found.last_hidden_state))
-        loss = self.loss_of(found, labels, num_items_in_batch, logits=logits, config=self.config)
-        return TokenClassifier(loss=loss, logits=logits, **found.beside)
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        logits = self.lm_head(self.scaled(self.transform(outputs.last_hidden_state)))
+        loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
 
 class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
@@ -354,7 +263,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         reading: Reading | None = None,
         **kwargs: Any,
-    ) -> CausalLM:
+    ) -> CausalLMOutputWithPast:
         """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
@@ -363,24 +272,33 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         training mode, or with a `memory`. `num_items_in_batch` replaces the number of labels that the loss
         is divided by. The other arguments are those of `FloaterModel.forward`.
         """
-        wanted = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None
-        if wanted and past_key_values is None:
+        caches = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None
+        if caches and past_key_values is None:
             past_key_values = DynamicCache()
-        found = self.model.encode(
-            input_ids, attention_mask, inputs_embeds, past_key_values, reading=reading, **kwargs
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            inputs_embeds,
+            past_key_values,
+            reading=reading,
+            return_dict=True,
+            **kwargs,
         )
-        logits = self.lm_head(self.scaled(found.last_hidden_state))
+        logits = self.lm_head(self.scaled(outputs.last_hidden_state))
         if labels is not None and (documents := kwargs.get("document_ids")) is not None:
             begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
             labels = labels.masked_fill(begins, IGNORED)
-        given = {"logits": logits, "vocab_size": logits.shape[-1]}
-        loss = self.loss_of(found, labels, num_items_in_batch, **given)
-        return CausalLM(loss=loss, logits=logits, past_key_values=past_key_values, **found.beside)
+        loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
 
 
 AutoConfig.register("floater", FloaterConfig)
 AutoModel.register(FloaterConfig, FloaterModel)
 AutoModelForMaskedLM.register(FloaterConfig, FloaterForMaskedLM)
-AutoModelForSequenceClassification.register(FloaterConfig, FloaterForSequenceClassification)
-AutoModelForTokenClassification.register(FloaterConfig, FloaterForTokenClassification)
 AutoModelForCausalLM.register(FloaterConfig, FloaterForCausalLM)

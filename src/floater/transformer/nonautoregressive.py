@@ -15,14 +15,13 @@ from transformers.utils.generic import can_return_tuple
 
 from floater.encodings import PositionError, catalogue, options
 from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
-from floater.positions import Positions
+from floater.positions import Positions, build_positions
 from floater.transformer.base import refuse
 from floater.transformer.config import FloaterConfig
-from floater.transformer.outputs import IGNORED, Seq2SeqLM, total
-from floater.transformer.placement import build_positions
+from floater.transformer.outputs import IGNORED, Seq2SeqLM
 from floater.transformer.seq2seq import (
     FloaterForConditionalGeneration,
-    source_positions,
+    encoder_positions,
 )
 
 SOFTNESS = 0.3
@@ -47,9 +46,9 @@ def soft_copy(source: Tensor, valid: Tensor | None, lengths: Tensor) -> Tensor:
         tensor([1.])
     """
     mask = torch.ones_like(source[:1, :, 0], dtype=torch.bool) if valid is None else valid
-    place = mask.cumsum(1) - 1
+    index = mask.cumsum(1) - 1
     at = torch.arange(int(lengths.max()), device=source.device) * (mask.sum(1) / lengths)[:, None]
-    near = -((place[:, None] - at[..., None]) ** 2) / SOFTNESS
+    near = -((index[:, None] - at[..., None]) ** 2) / SOFTNESS
     return near.masked_fill(~mask[:, None], -torch.inf).softmax(-1).to(source.dtype) @ source
 
 
@@ -111,7 +110,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             target_ids: labels that give the reference order; by default `labels`.
             target_length: (batch,) tokens to write, the end included; by default that of the targets, the
                 positions, or a prediction.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `logits` (batch, T, vocabulary) in the order of the target: the reference order if there are
@@ -126,12 +125,12 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         if encoder_outputs is None:
             encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, positions)
         source, targets = encoder_outputs[0], labels if target_ids is None else target_ids
-        placed = source_positions(attention_mask, source, positions)
-        lengths, auxiliary = self.target_lengths(source, placed, target_length, targets)
+        source_positions = encoder_positions(attention_mask, source, positions)
+        lengths, auxiliary = self.target_lengths(source, source_positions, target_length, targets)
         assert lengths is not None
         lengths = lengths.expand(len(source))
-        placed = replace(placed, target_length=lengths)  # refuses lengths that cannot be
-        x = soft_copy(source, placed.key_valid, lengths)
+        source_positions = replace(source_positions, target_length=lengths)  # refuses lengths that cannot be
+        x = soft_copy(source, source_positions.key_valid, lengths)
         valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         pointer = self._pointer
         if targets is None:
@@ -147,11 +146,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
             assert auxiliary is not None
             auxiliary = auxiliary + pointer.loss(x, lengths, picks)
         x = x.gather(1, picks[..., None].expand_as(x))
-        costs: list[Tensor] = []
-        hidden = self.decoder(x, build_positions(valid, x.shape[1], 0, x.device), source, placed, None, costs)
-        auxiliary = total(
-            auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
-        )
+        target_positions = build_positions(x.shape[:2], mask=valid, device=x.device)
+        hidden = self.decoder(x, target_positions, source, source_positions)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(loss=loss, logits=logits, encoder_last_hidden_state=source, auxiliary_loss=auxiliary)
@@ -175,8 +171,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         Args:
             input_ids: (batch, S) source.
             attention_mask: (batch, S), zero where the source is padding.
-            positions: as in `forward`.
-            target_length: as in `forward`.
+            positions: see `forward`.
+            target_length: see `forward`.
             kwargs: none of Hugging Face's `generate`.
 
         Returns:
@@ -188,8 +184,8 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         refuse(self, kwargs)
         start, end, pad = self._ends()
         outputs = self.encode(input_ids, attention_mask, None, positions)
-        placed = source_positions(attention_mask, outputs[0], positions)
-        lengths, _ = self.target_lengths(outputs[0], placed, target_length, None)
+        source_positions = encoder_positions(attention_mask, outputs[0], positions)
+        lengths, _ = self.target_lengths(outputs[0], source_positions, target_length, None)
         assert lengths is not None
         lengths = lengths.expand(len(outputs[0]))
         logits: Tensor = self(
@@ -211,13 +207,13 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
     def _ends(self) -> tuple[int, int, int]:
         """Return the ids of the start, the end and the padding."""
         config = self.config
-        found = config.decoder_start_token_id, config.eos_token_id, config.pad_token_id
-        if not all(isinstance(token, int) for token in found):
+        ids = config.decoder_start_token_id, config.eos_token_id, config.pad_token_id
+        if not all(isinstance(token, int) for token in ids):
             raise ValueError(
-                f"decoder_start_token_id is {found[0]}, eos_token_id {found[1]}, pad_token_id {found[2]}; "
+                f"decoder_start_token_id is {ids[0]}, eos_token_id {ids[1]}, pad_token_id {ids[2]}; "
                 "each must be one token"
             )
-        return found
+        return ids
 
 
 def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:

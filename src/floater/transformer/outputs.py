@@ -1,21 +1,14 @@
-"""Outputs of the models: those of Hugging Face, with auxiliary losses."""
+"""Losses, and the output of an encoder-decoder: that of Hugging Face, with an auxiliary loss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 from transformers import modeling_outputs as theirs
 
 IGNORED = -100
 """The label that losses ignore, as in Hugging Face."""
-
-
-def total(*losses: Tensor | None) -> Tensor | None:
-    """Return the sum of the losses that are not None; None if all are."""
-    found = [loss for loss in losses if loss is not None]
-    return sum(found[1:], found[0]) if found else None
 
 
 def per_item(total: Tensor, items: Tensor | int) -> Tensor:
@@ -36,9 +29,8 @@ def with_auxiliary(
 
     Args:
         loss: mean over `items` labels.
-        auxiliary: auxiliary loss of the batch, with its weight: the cost of halting (Graves 2016, equation
-            14), or nats per text of a predicted length, or nats per token of a predicted order; None for
-            none.
+        auxiliary: auxiliary loss of the batch: nats per text of a predicted length, or nats per token of a
+            predicted order; None for none.
         labels: labels of the batch, -100 ignored.
         items: labels of all batches of an update; None means those of this batch.
 
@@ -54,47 +46,8 @@ def with_auxiliary(
 
 
 @dataclass
-class Hidden(theirs.BaseModelOutput):
-    """`auxiliary_loss` is for `with_auxiliary`: the mean cost of halting, times `config.ponder_cost`."""
-
-    auxiliary_loss: Tensor | None = None
-
-    @property
-    def beside(self) -> dict[str, Any]:
-        """Return the outputs that a head passes on with its own."""
-        return {name: getattr(self, name) for name in ("hidden_states", "attentions", "auxiliary_loss")}
-
-
-@dataclass
-class MaskedLM(theirs.MaskedLMOutput):
-    """See `Hidden`."""
-
-    auxiliary_loss: Tensor | None = None
-
-
-@dataclass
-class SequenceClassifier(theirs.SequenceClassifierOutput):
-    """See `Hidden`."""
-
-    auxiliary_loss: Tensor | None = None
-
-
-@dataclass
-class TokenClassifier(theirs.TokenClassifierOutput):
-    """See `Hidden`."""
-
-    auxiliary_loss: Tensor | None = None
-
-
-@dataclass
-class CausalLM(theirs.CausalLMOutputWithPast):
-    """See `Hidden`."""
-
-    auxiliary_loss: Tensor | None = None
-
-
-@dataclass
 class Seq2SeqLM(theirs.Seq2SeqLMOutput):
-    """See `Hidden`; also nats per text of a predicted length, per token of a predicted order."""
+    """`auxiliary_loss` is for `with_auxiliary`: nats per text of a predicted length, per token of a predicted
+    order."""
 
     auxiliary_loss: Tensor | None = None

@@ -76,11 +76,11 @@ class Reading:
             object.__setattr__(self, "group", tuple(self.group))  # of a list, as JSON has it
 
     @classmethod
-    def of(cls, given: Reading | Mapping[str, Any] | str | None) -> Reading:
+    def of(cls, rule: Reading | Mapping[str, Any] | str | None) -> Reading:
         """Return the reading rule that a value describes.
 
         Args:
-            given: a rule; its fields by name; these as a text, as in "length=200,group=32:4"; or None for no
+            rule: a rule; its fields by name; these as a text, as in "length=200,group=32:4"; or None for no
                 rule.
 
         Raises:
@@ -91,21 +91,21 @@ class Reading:
             Traceback (most recent call last):
             floater.encodings.errors.PositionError: reading.group is 32; it must be w and G, whole numbers ...
         """
-        if isinstance(given, Reading):
-            return given
-        if isinstance(given, str):
-            parts = [[side.strip() for side in part.split("=", 1)] for part in given.split(",")]
+        if isinstance(rule, Reading):
+            return rule
+        if isinstance(rule, str):
+            parts = [[side.strip() for side in part.split("=", 1)] for part in rule.split(",")]
             check_names("reading", {name: None for name, *_ in parts}, _NAMES)
             for name, count in Counter(name for name, *_ in parts).items():
                 if count > 1:
                     raise PositionError(f"reading.{name} is given twice")
-            given = {name: _value("".join(text)) for name, *text in parts}
-            for name, value in given.items():
+            rule = {name: _value("".join(text)) for name, *text in parts}
+            for name, value in rule.items():
                 if value is None:
                     raise PositionError(f"reading.{name} has no value; write {name}=VALUE")
         else:
-            check_names("reading", given or {}, _NAMES)
-        return cls(**(given or {}))
+            check_names("reading", rule or {}, _NAMES)
+        return cls(**(rule or {}))
 
     def repeat(self, times: int) -> Reading:
         """Return the rule with each sample's length a number of times, as a beam search needs it.
@@ -146,7 +146,8 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
         config: the model's configuration.
 
     Raises:
-        PositionError: the message names the part of the rule and the models that support it.
+        PositionError: if a part of the rule would change nothing; the message names the models that support
+            it.
     """
     name = config.position_name
     if reading.length is not None and config.times is None and not reading.interpolate:
@@ -233,23 +234,24 @@ def spaced(
     if (times is None and not reading.interpolate) or several[0].query_time is not None:
         return several
     most, least = (length, length) if times is None else (times.horizon, times.least)
-    own = lengths(several[0])
+    counts = lengths(several[0])
     for other in several[1:]:  # one length for a source and its target
-        own = torch.maximum(own.amax(1, keepdim=True), lengths(other).amax(1, keepdim=True))
+        counts = torch.maximum(counts.amax(1, keepdim=True), lengths(other).amax(1, keepdim=True))
     if reading.length is not None:
-        limit = torch.as_tensor(reading.length, dtype=own.dtype, device=own.device).view(-1, 1)
+        limit = torch.as_tensor(reading.length, dtype=counts.dtype, device=counts.device).view(-1, 1)
     else:
-        limit = own.new_full((1, 1), least) if apart else own.clamp(min=least)
-    if not reading.overrun and bool((own > limit).any()):
-        over = int((own - limit).argmax())
-        text, known = (int(part.expand_as(own - limit).flatten()[over]) for part in (own, limit))
+        limit = counts.new_full((1, 1), least) if apart else counts.clamp(min=least)
+    excess = counts - limit
+    if not reading.overrun and bool((excess > 0).any()):
+        longest = int(excess.argmax())
+        count, most_tokens = (int(part.expand_as(excess).flatten()[longest]) for part in (counts, limit))
         said = (
             "its length was declared as"
             if reading.length is not None
             else "no length was declared, and with a cache or given encoder outputs the limit is then"
         )
         raise PositionError(
-            f"a text has {text} tokens, but {said} {known}; declare the longest it may become with "
+            f"a text has {count} tokens, but {said} {most_tokens}; declare the longest it may become with "
             "reading=Reading(length=N) from its first pass on"
         )
     spread = limit.clamp(min=least)
@@ -278,10 +280,10 @@ def spaced(
 
 
 def record_rule(holder: Any, reading: Reading) -> None:
-    """Record the rule of a cache's or an encoder output's tokens on it; refuse another rule.
+    """Record on a cache or an encoder's output the rule of its tokens; refuse another rule.
 
     Args:
-        holder: the object; None for none.
+        holder: the cache or the output; None for none.
         reading: the rule of this pass.
 
     Raises:

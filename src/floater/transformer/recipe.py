@@ -6,16 +6,11 @@ import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
 from floater.encodings.checks import one_of
-from floater.encodings.registry import catalogue, options
-
-if TYPE_CHECKING:
-    from floater.transformer.config import FloaterConfig
 
 
 @dataclass(frozen=True)
@@ -83,7 +78,7 @@ class Recipe:
 
         Args:
             name: a key of `RECIPES`.
-            changes: other values, by name.
+            changes: values that differ from that recipe's, by name.
 
         Raises:
             ValueError: if there is no such recipe or no such name, or a value is not valid.
@@ -98,34 +93,12 @@ class Recipe:
         if name not in RECIPES:
             near = difflib.get_close_matches(str(name), RECIPES, n=1, cutoff=0.0)
             raise ValueError(f"unknown recipe {name!r}; nearest: {near[0]!r}; valid: {', '.join(RECIPES)}")
-        known = [field.name for field in fields(cls)]
+        valid = [field.name for field in fields(cls)]
         for key in changes or {}:
-            if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
-                raise ValueError(f"a recipe has no {key!r}; nearest: {near[0]!r}; valid: {', '.join(known)}")
+            if key not in valid:
+                near = difflib.get_close_matches(str(key), valid, n=1, cutoff=0.0)
+                raise ValueError(f"a recipe has no {key!r}; nearest: {near[0]!r}; valid: {', '.join(valid)}")
         return replace(RECIPES[name], **(changes or {}))
-
-    @classmethod
-    def of(cls, config: "FloaterConfig") -> "Recipe":
-        """Return the recipe of a configuration.
-
-        `config.recipe` is a name, or a mapping of values and of `preset`, the name of the recipe that they
-        change. Without a name it is the recipe on the card of the position encoding.
-
-        Raises:
-            PositionError: if none is named and there is no such position encoding.
-            ValueError: see `named`.
-
-        Example:
-            >>> from floater.transformer import FloaterConfig
-            >>> Recipe.of(FloaterConfig(position="bert_a")) == RECIPES["bert"]
-            True
-            >>> Recipe.of(FloaterConfig(recipe={"preset": "gpt", "embedding_norm": True})).embedding_norm
-            True
-        """
-        given = {"preset": config.recipe} if isinstance(config.recipe, str) else dict(config.recipe or {})
-        name = given.pop("preset", None)
-        return cls.named(of_encoding(config) if name is None else name, given)
 
     @property
     def table_std(self) -> float | None:
@@ -187,67 +160,3 @@ RECIPES: dict[str, Recipe] = {
     # Radford et al. 2019, section 2.3, with 0.02 for positions, too, as Hugging Face has it
     "gpt": Recipe(scale_embedding=False, initialization="gpt"),
 }
-
-
-def of_encoding(config: "FloaterConfig") -> str:
-    """Return the name of the recipe on the card of a configuration's position encoding.
-
-    Raises:
-        PositionError: if there is no such encoding.
-
-    Example:
-        >>> from floater.transformer import FloaterConfig
-        >>> of_encoding(FloaterConfig(position=["alibi", "bert_a"]))
-        'bert'
-    """
-    given = options(config.position) | (config.position_options or {})
-    return catalogue()[config.position].recipe(given)
-
-
-def pooler(config: "FloaterConfig") -> nn.Module:
-    """Return the layers of a classifier before its last map: BERT's linear map and tanh.
-
-    With the head "linear" there are none. Source: google-research/bert, `BertModel`; fairseq's RoBERTa
-    initialises it for each task.
-
-    Args:
-        config: width and recipe.
-
-    Example:
-        >>> from floater.transformer import FloaterConfig
-        >>> pooler(FloaterConfig(recipe="bert"))
-        Sequential(
-          (0): Linear(in_features=512, out_features=512, bias=True)
-          (1): Tanh()
-        )
-    """
-    if Recipe.of(config).head == "linear":
-        return nn.Identity()
-    return nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
-
-
-class HeadTransform(nn.Module):
-    """A linear map, the activation and a norm, which BERT has before its output matrix.
-
-    Source: google-research/bert, `get_masked_lm_output`.
-
-    Args:
-        config: width and activation.
-
-    Example:
-        >>> import torch
-        >>> from floater.transformer import FloaterConfig
-        >>> HeadTransform(FloaterConfig(hidden_size=8, num_attention_heads=2))(torch.zeros(1, 3, 8)).shape
-        torch.Size([1, 3, 8])
-    """
-
-    def __init__(self, config: "FloaterConfig") -> None:
-        super().__init__()
-        self.linear = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.activation_function]
-        self.norm = Recipe.of(config).normalization(config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (..., dim) to (..., dim)."""
-        out: Tensor = self.norm(self.activation(self.linear(x)))
-        return out

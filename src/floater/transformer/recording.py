@@ -9,10 +9,11 @@ from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import PreTrainedConfig
+from transformers.modeling_outputs import BaseModelOutput
 
 from floater.transformer.attention import Attention, CrossAttention
-from floater.transformer.blocks import EncoderBlock
+from floater.transformer.blocks import Block
+from floater.transformer.stacks import Stack
 
 
 @dataclass
@@ -33,59 +34,62 @@ class Recorded:
         """Return the states, the last one being the output of the stack; None if they were not requested."""
         return (*self.states[:-1], last) if self.states else None
 
+    def output(self, last: Tensor) -> BaseModelOutput:
+        """Return the output of an encoder (batch, T, dim) with what was recorded."""
+        return BaseModelOutput(
+            last_hidden_state=last,
+            hidden_states=self.hidden_states(last),
+            attentions=tuple(self.attentions) or None,
+        )
+
 
 @contextmanager
-def recording(stack: nn.Module, *, states: bool, attentions: bool) -> Iterator[Recorded]:
+def recording(stack: Stack, states: bool | None, attentions: bool | None) -> Iterator[Recorded]:
     """Record the forward pass of a stack, in this thread only.
 
     Args:
         stack: an encoder or decoder.
-        states: whether to keep hidden states.
-        attentions: whether to keep attention weights.
+        states: whether to keep hidden states; None for the choice of the configuration.
+        attentions: whether to keep attention weights; None for the choice of the configuration.
 
     Raises:
         ValueError: if weights are requested that the attention does not compute.
     """
-    found = Recorded()
+    states = stack.config.output_hidden_states if states is None else states
+    attentions = stack.config.output_attentions if attentions is None else attentions
+    recorded = Recorded()
     if not (states or attentions):  # so that compiled code meets neither threads nor hooks
-        yield found
+        yield recorded
         return
     owner = get_ident()
 
-    def block(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+    def record_states(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         if get_ident() == owner:
-            found.states.extend([output] if found.states else [args[0], output])
+            recorded.states.extend([output] if recorded.states else [args[0], output])
 
-    def attention(module: Attention, args: tuple[Any, ...], output: tuple[Tensor, Tensor | None]) -> None:
+    def record_weights(
+        module: Attention, args: tuple[Any, ...], output: tuple[Tensor, Tensor | None]
+    ) -> None:
         if get_ident() != owner:
             return
         if output[1] is None:
-            kind = module.config.attention
             raise ValueError(
                 "attention='linear' has no weights for output_attentions"
-                if kind == "linear"
+                if stack.config.attention == "linear"
                 else "output_attentions needs weights, which this attention does not compute: load the model "
                 "with attn_implementation='eager', or call model.set_attn_implementation('eager')"
             )
-        kept = found.cross if isinstance(module, CrossAttention) else found.attentions
-        kept.append(output[1])
+        weights = recorded.cross if isinstance(module, CrossAttention) else recorded.attentions
+        weights.append(output[1])
 
     handles = []
     for module in stack.modules():
-        if states and isinstance(module, EncoderBlock):
-            handles.append(module.register_forward_hook(block))
+        if states and isinstance(module, Block):
+            handles.append(module.register_forward_hook(record_states))
         if attentions and isinstance(module, Attention):
-            handles.append(module.register_forward_hook(attention))
+            handles.append(module.register_forward_hook(record_weights))
     try:
-        yield found
+        yield recorded
     finally:
         for handle in handles:
             handle.remove()
-
-
-def wanted(config: PreTrainedConfig, states: bool | None, attentions: bool | None) -> dict[str, bool]:
-    """Return whether to record states and weights: as requested, else as configured."""
-    return {
-        "states": bool(config.output_hidden_states if states is None else states),
-        "attentions": bool(config.output_attentions if attentions is None else attentions),
-    }

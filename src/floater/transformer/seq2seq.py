@@ -14,17 +14,15 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from floater.encodings import PositionError, catalogue
-from floater.positions import Positions
+from floater.positions import Positions, build_positions, merge_positions
 from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
-from floater.transformer.outputs import IGNORED, Hidden, Seq2SeqLM, total, with_auxiliary
-from floater.transformer.placement import build_positions, merge_positions
+from floater.transformer.outputs import IGNORED, Seq2SeqLM, with_auxiliary
 from floater.transformer.reading import Reading, record_rule
-from floater.transformer.recording import recording, wanted
+from floater.transformer.recording import recording
 from floater.transformer.stacks import Decoder, Encoder
-from floater.transformer.times import randomised
 
 
 class _EncoderOnly(nn.Module):
@@ -38,28 +36,10 @@ class _EncoderOnly(nn.Module):
         object.__setattr__(self, "model", model)  # not a submodule: its parameters are the model's
 
     def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        positions: Positions | None = None,
-        target_length: Tensor | None = None,  # for the decoder
-        reading: Reading | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool = True,
-        **kwargs: Any,
+        self, *args: Any, target_length: Tensor | None = None, return_dict: bool = True, **kwargs: Any
     ) -> BaseModelOutput:
-        refuse(self.model, kwargs)
-        asked = wanted(self.model.config, output_hidden_states, output_attentions)
-        found = self.model.encode(input_ids, attention_mask, inputs_embeds, positions, reading, **asked)
-        out = BaseModelOutput(
-            last_hidden_state=found.last_hidden_state,
-            hidden_states=found.hidden_states,
-            attentions=found.attentions,
-        )
-        record_rule(out, self.model.encoder.rule(reading))
-        return out
+        """Return the result of `FloaterForConditionalGeneration.encode`; the length is for the decoder."""
+        return self.model.encode(*args, **kwargs)
 
 
 class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationMixin):
@@ -108,71 +88,32 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
     def encode(
         self,
-        input_ids: Tensor | None,
+        input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         positions: Positions | None = None,
         reading: Reading | None = None,
-        *,
-        states: bool = False,
-        attentions: bool = False,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
 
-        The target length of the positions is for the decoder. Source and target have one `reading`.
+        The target length of the positions is for the decoder. Source and target have one `reading`. The other
+        arguments are those of `forward`.
         """
+        refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
-        placed = source_positions(attention_mask, x, positions).but(target_length=None)
+        positions = encoder_positions(attention_mask, x, positions).but(target_length=None)
         if input_ids is not None:
-            placed = placed.but(token=input_ids)
-        costs: list[Tensor] = []
-        if not self.training:
-            (placed,) = self.encoder.spaced(self.encoder.rule(reading), placed, apart=True)
-        with recording(self.encoder, states=states, attentions=attentions) as recorded:
-            hidden = self.encoder(x, placed, None, None, costs, reading=reading)
-        out = Hidden(
-            last_hidden_state=hidden,
-            hidden_states=recorded.hidden_states(hidden),
-            attentions=tuple(recorded.attentions) or None,
-            auxiliary_loss=self.ponder_loss(costs),
-        )
-        record_rule(out, self.encoder.rule(reading))
+            positions = positions.but(token=input_ids)
+        rule = self.encoder.rule(reading)
+        (positions,) = self.encoder.timed(rule, positions, apart=True)
+        with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
+            hidden = self.encoder(x, positions, reading=reading)
+        out = recorded.output(hidden)
+        record_rule(out, rule)
         return out
-
-    def timed(
-        self,
-        source: Positions,
-        target: Positions,
-        cache: Cache | None,
-        encoded: Any,
-        reading: Reading | None,
-    ) -> tuple[Positions, ...]:
-        """Give source and target times of one rule: random in training, else those of the reading.
-
-        Args:
-            source: positions of the source tokens.
-            target: positions of the target tokens.
-            cache: keys and values of earlier target tokens.
-            encoded: the encoder's output, if it ran in a call of its own.
-            reading: see `forward`.
-
-        Raises:
-            ValueError: if times would differ from those of the encoder or of cached keys.
-        """
-        times, rule = self.encoder.times, self.encoder.rule(reading)
-        if not self.training:
-            record_rule(encoded, rule)
-            record_rule(cache, rule)
-            apart = cache is not None or encoded is not None
-            return self.encoder.spaced(rule, source, target, apart=apart)
-        if times is None or source.query_time is not None:
-            return source, target
-        if encoded is not None or cache is not None:
-            raise ValueError(
-                "in training source and target share random times, new in each pass: give input_ids and no "
-                "cache, or call eval()"
-            )
-        return randomised(times, source, target)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift labels (batch, T) right by the decoder's start token; -100 becomes padding.
@@ -194,36 +135,41 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return inputs
 
     def target_lengths(
-        self, source: Tensor, placed: Positions, given: Tensor | None, labels: Tensor | None
+        self,
+        source: Tensor,
+        source_positions: Positions,
+        target_length: Tensor | None,
+        labels: Tensor | None,
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the lengths of the targets, and in training the loss of the length predictor.
 
         Args:
             source: (batch, S, dim), the encoder's output.
-            placed: positions of the source tokens.
-            given: (batch,) lengths, or None for those of `placed`, the labels, or the predictor.
+            source_positions: positions of the source tokens.
+            target_length: (batch,) lengths, or None for those of `source_positions`, the labels, or the
+                predictor.
             labels: (batch, T), -100 ignored, or None.
 
         Returns:
-            (batch or 1,) or None without a length predictor; a scalar or None.
+            The lengths (batch or 1,), None without a length predictor; the loss, a scalar, or None.
 
         Raises:
             TypeError: if lengths are given to a model that does not read them.
-            ValueError: if they are not one for each source.
+            ValueError: if there is not one length for each source.
         """
         if self.length is None:
-            if given is not None:
+            if target_length is not None:
                 raise TypeError(f"position model '{self.config.position}' does not take target_length")
-            return placed.target_length, None
-        if given is not None and given.shape not in ((1,), (len(source),)):
-            raise ValueError(f"target_length is {tuple(given.shape)}; it must be ({len(source)},)")
-        length = placed.target_length if given is None else given
+            return source_positions.target_length, None
+        if target_length is not None and target_length.shape not in ((1,), (len(source),)):
+            raise ValueError(f"target_length is {tuple(target_length.shape)}; it must be ({len(source)},)")
+        length = source_positions.target_length if target_length is None else target_length
         if length is None and labels is not None:
             length = labels.ne(IGNORED).sum(1).clamp(min=1)
         if length is None:
-            return self.length(source, placed.key_valid), None
+            return self.length(source, source_positions.key_valid), None
         learns = self.training or labels is not None
-        return length, self.length.loss(source, placed.key_valid, length) if learns else None
+        return length, self.length.loss(source, source_positions.key_valid, length) if learns else None
 
     def loss_of(
         self, logits: Tensor, labels: Tensor | None, auxiliary: Tensor | None, items: Tensor | int | None
@@ -282,7 +228,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             output_hidden_states: return the inputs of the first blocks of encoder and decoder and the outputs
                 of each.
             output_attentions: return all attention weights, with `attn_implementation="eager"`.
-            kwargs: nothing but what Hugging Face passes along.
+            kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `logits` (batch, T, vocabulary), `loss` if there are labels, the cache, the encoder's output, and
@@ -302,33 +248,30 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        placed = build_positions(decoder_attention_mask, y.shape[1], cached(cache), y.device)
+        target_positions = build_positions(
+            y.shape[:2], cached(cache), mask=decoder_attention_mask, device=y.device
+        )
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
         if read is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        source_placed = source_positions(attention_mask, read, positions)
-        source_placed, placed = self.timed(source_placed, placed, cache, encoder_outputs, reading)
-        asked = wanted(self.config, output_hidden_states, output_attentions)
+        source_positions = encoder_positions(attention_mask, read, positions)
+        source_positions, target_positions = self.encoder.timed(
+            self.encoder.rule(reading), source_positions, target_positions, before=(encoder_outputs, cache)
+        )
+        asked = output_hidden_states, output_attentions
         if encoder_outputs is None:
             encoder_outputs = self.encode(
-                input_ids, attention_mask, inputs_embeds, source_placed, reading, **asked
+                input_ids, attention_mask, inputs_embeds, source_positions, reading, *asked
             )
         source = encoder_outputs[0]
-        length, auxiliary = self.target_lengths(source, source_placed, target_length, labels)
-        placed = placed.but(target_length=length)
+        length, auxiliary = self.target_lengths(source, source_positions, target_length, labels)
+        target_positions = target_positions.but(target_length=length)
         if decoder_input_ids is not None:
-            placed = placed.but(token=decoder_input_ids)
-        costs: list[Tensor] = []
-        counted = None
-        if self.config.halting is not None and decoder_attention_mask is None:
-            counted = written(decoder_input_ids, labels, self.config.pad_token_id)
-        with recording(self.decoder, **asked) as recorded:
-            hidden = self.decoder(y, placed, source, source_placed, cache, costs, counted, reading)
+            target_positions = target_positions.but(token=decoder_input_ids)
+        with recording(self.decoder, *asked) as recorded:
+            hidden = self.decoder(y, target_positions, source, source_positions, cache, reading)
         logits = self.lm_head(self.scaled(hidden))
-        auxiliary = total(
-            auxiliary, self.ponder_loss(costs), getattr(encoder_outputs, "auxiliary_loss", None)
-        )
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
         return Seq2SeqLM(
             loss=loss,
@@ -344,27 +287,10 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         )
 
 
-def written(ids: Tensor | None, labels: Tensor | None, pad: int | None) -> Tensor | None:
-    """Return a mask (batch, T) of the tokens of a padded target that are its own; None if unknown.
-
-    Example:
-        >>> import torch
-        >>> written(torch.tensor([[0, 5, 0, 0], [0, 5, 6, 7]]), None, pad=0).sum(1)
-        tensor([2, 4])
-    """
-    if labels is not None:
-        return labels != IGNORED
-    if ids is None or pad is None:
-        return None
-    own = ids != pad
-    own[:, 0] = True  # the first one may be the padding token, as T5's is
-    return own
-
-
-def source_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
+def encoder_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
     """Return the positions of the source tokens whose embeddings or encodings are x."""
-    placed = build_positions(mask, x.shape[1], 0, x.device)
-    return placed if positions is None else merge_positions(positions, placed, mask, len(x))
+    defaults = build_positions(x.shape[:2], mask=mask, device=x.device)
+    return defaults if positions is None else merge_positions(positions, defaults, mask, len(x))
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

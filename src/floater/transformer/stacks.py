@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,12 +11,11 @@ from transformers import Cache
 from floater.encodings import PositionError, PositionModel, build, options
 from floater.encodings.spec import Site
 from floater.positions import Positions
-from floater.transformer.blocks import DecoderBlock, EncoderBlock
+from floater.transformer.attention import Source
+from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
-from floater.transformer.halting import Halting
 from floater.transformer.memory import Earlier, Memory, check_memory
 from floater.transformer.reading import Reading, check_reading, record_rule, spaced
-from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times, check_times, randomised
 
 
@@ -26,7 +25,7 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
     In an encoder-decoder a model with the option `plain` has it by default: there it acts in the decoder.
 
     Args:
-        config: its `position`, `position_options`, sizes and `training_length`.
+        config: the configuration, which names the position model, its options and the sizes.
         layers: blocks of the stack.
         site: see `floater.encodings.StackSpec`.
         causal: see `floater.encodings.StackSpec`.
@@ -35,10 +34,10 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         PositionError: if the name, an option or a value is not valid, or the model would not read the random
             times of the configuration.
     """
-    given = config.position_options or {}
+    chosen = config.position_options or {}
     times = Times.of(config.times, config.training_length)
     if config.is_encoder_decoder and "plain" in options(config.position):
-        given = {"plain": True} | given
+        chosen = {"plain": True} | chosen
     model = build(
         config.position,
         dim=config.hidden_size,
@@ -49,8 +48,8 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         vocabulary=config.vocab_size,
         causal=causal,
         horizon=None if times is None else times.horizon,
-        initializer_range=Recipe.of(config).table_std,
-        **given,
+        initializer_range=config.resolved_recipe.table_std,
+        **chosen,
     )
     if model.needs_cross_attention and not config.is_encoder_decoder:
         raise PositionError(
@@ -72,42 +71,37 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
 
 
 class Stack(nn.Module):
-    """A sequence of blocks, or one block applied repeatedly, with or without halting.
+    """A sequence of blocks, or one block applied repeatedly.
 
-    With `config.share_layers` all steps share one block (Dehghani et al. 2019, section 2.1); with
-    `config.halting` each position decides how many of them it takes (see `Halting`).
+    With `config.share_layers` all steps share one block (Dehghani et al. 2019, section 2.1).
 
     Args:
         config: sizes.
-        positions: the position models, for `layers` steps: that of its tokens is "position".
-        blocks: makes a block of the stack from its index.
         layers: number of steps.
+        site: "self" for blocks over one sequence, "decoder" for blocks with cross-attention.
+        causal: a token may attend to itself and earlier ones only.
     """
 
     position: PositionModel
-    times: Times | None
 
-    def __init__(
-        self,
-        config: FloaterConfig,
-        positions: dict[str, PositionModel],
-        blocks: Callable[[int], nn.Module],
-        layers: int,
-    ) -> None:
+    def __init__(self, config: FloaterConfig, layers: int, site: Site, *, causal: bool) -> None:
         super().__init__()
-        for name, model in positions.items():
-            self.add_module(name, model)
-        self.config = config
+        self.config, self.causal = config, causal
         self.times = Times.of(config.times, config.training_length)
+        self.position = position_model(config, layers, site, causal=causal)
+        if site == "decoder":
+            self.cross_position = position_model(config, layers, "cross")
         self.dropout = nn.Dropout(config.dropout)
         self.repeats = layers if config.share_layers else 1
-        self.blocks = nn.ModuleList(map(blocks, range(1 if config.share_layers else layers)))
-        self.recipe = recipe = Recipe.of(config)
+        self.blocks = nn.ModuleList(
+            Block(config, layer, causal=causal, cross=site == "decoder")
+            for layer in range(1 if config.share_layers else layers)
+        )
+        self.recipe = recipe = config.resolved_recipe
         self.embedding_norm, self.norm = (
             recipe.normalization(config.hidden_size) if wanted else nn.Identity()
             for wanted in (recipe.embedding_norm, config.norm_first)
         )
-        self.halting = None if config.halting is None else Halting(config.hidden_size, config.halting)
 
     def rule(self, reading: Reading | None, *, check: bool = True) -> Reading:
         """Return the reading rule of this pass.
@@ -125,52 +119,58 @@ class Stack(nn.Module):
             if reading is not None:
                 raise ValueError("a reading is for a trained model: call eval() first")
             return Reading()
-        found = Reading.of(self.config.reading if reading is None else reading)
+        rule = Reading.of(self.config.reading if reading is None else reading)
         if check:
-            check_reading(found, self.position, self.config)
-        return found
+            check_reading(rule, self.position, self.config)
+        return rule
 
-    def spaced(self, rule: Reading, *several: Positions, apart: bool) -> tuple[Positions, ...]:
-        """Return positions at the times of a rule; see `floater.transformer.reading.spaced`."""
-        return spaced(rule, self.times, self.config.training_length, *several, apart=apart)
-
-    def steps(
-        self,
-        x: Tensor,
-        state: Any,
-        positions: Positions,
-        step: Callable[[Tensor, int], Tensor],
-        *,
-        every: bool,
-        costs: list[Tensor] | None,
-        counted: Tensor | None = None,
-    ) -> Tensor:
-        """Take all steps.
+    def timed(
+        self, rule: Reading, *several: Positions, before: Sequence[Any] = (), apart: bool = False
+    ) -> tuple[Positions, ...]:
+        """Give positions the times of one rule: random ones in training, else those of the reading.
 
         Args:
-            x: (batch, T, dim), the input of the first block.
-            state: the position model's state.
-            positions: positions of the tokens.
-            step: function that applies the block of a step: states and number of the step to states.
-            every: with halting, take steps that no position needs, as later tokens read them from a cache.
-            costs: list to which, with halting, the mean of steps and remainders over the tokens is appended.
-            counted: (batch, T) bool mask of the tokens of that mean; None means those that are keys.
+            rule: the reading rule of this pass.
+            several: positions that share their times, as source and target do; unchanged if they have times
+                already.
+            before: the cache and the encoder's output of earlier calls, or None for each; in evaluation mode
+                the rule is recorded on them.
+            apart: whether keys of a later call will have times of the same rule.
 
-        Returns:
-            (batch, T, dim).
+        Raises:
+            ValueError: in training, if times would differ from those of earlier calls.
+            PositionError: if earlier calls had another rule, or a text exceeds its length.
         """
-        if self.halting is None:
-            for layer in range(self.repeats * len(self.blocks)):
-                x = step(x, layer)
-        else:
-            found = self.halting(
-                x, self.repeats, step, lambda x, layer: self.position.block(x, state, layer), every
+        holders = [holder for holder in before if holder is not None]
+        if not self.training:
+            for holder in holders:
+                record_rule(holder, rule)
+            apart = apart or bool(holders)
+            return spaced(rule, self.times, self.config.training_length, *several, apart=apart)
+        if self.times is None or several[0].query_time is not None:
+            return several
+        if holders:
+            raise ValueError(
+                "in training source and target share random times, new in each pass: give input_ids and no "
+                "cache, or call eval()"
+                if len(several) > 1
+                else "random times of training are new in each pass, but cached keys have those of earlier "
+                "ones: give no cache, or call eval()"
             )
-            valid, x = positions.key_valid, found.hidden
-            if counted is None and valid is not None:
-                counted = valid[:, valid.shape[1] - x.shape[1] :]
-            if costs is not None:
-                costs.append(found.cost(counted))
+        return randomised(self.times, *several)
+
+    def start(self, x: Tensor, state: Any) -> Tensor:
+        """Return the input of the first block for embeddings (batch, T, dim) and a state of the positions."""
+        out: Tensor = self.dropout(self.embedding_norm(self.position.embed(x, state)))
+        return out
+
+    def steps(self) -> list[tuple[int, nn.Module]]:
+        """Return the index and the block of each step."""
+        count = len(self.blocks)
+        return [(layer, self.blocks[layer % count]) for layer in range(self.repeats * count)]
+
+    def finish(self, x: Tensor) -> Tensor:
+        """Return the output of the stack for that of the last block."""
         out: Tensor = self.norm(x)
         return self.dropout(out) if self.recipe.final_dropout else out
 
@@ -186,14 +186,7 @@ class Encoder(Stack):
     main_input_name = "input_ids"  # Hugging Face's generate asks the encoder of an encoder-decoder
 
     def __init__(self, config: FloaterConfig, *, causal: bool = False) -> None:
-        layers = config.num_hidden_layers
-        super().__init__(
-            config,
-            {"position": position_model(config, layers, "self", causal=causal)},
-            lambda layer: EncoderBlock(config, layer, causal=causal),
-            layers,
-        )
-        self.causal = causal
+        super().__init__(config, config.num_hidden_layers, "self", causal=causal)
 
     def forward(
         self,
@@ -201,8 +194,6 @@ class Encoder(Stack):
         positions: Positions,
         cache: Cache | None = None,
         memory: Memory | None = None,
-        costs: list[Tensor] | None = None,
-        counted: Tensor | None = None,
         reading: Reading | None = None,
     ) -> Tensor:
         """Encode embeddings.
@@ -212,8 +203,6 @@ class Encoder(Stack):
             positions: positions of the tokens, and of the cached or remembered ones before them.
             cache: keys and values of earlier steps (a causal stack).
             memory: memory of earlier segments (a causal stack), which is extended.
-            costs: list to which, with halting, the mean of steps and remainders over the tokens is appended.
-            counted: (batch, T) bool mask of the tokens of that mean; None means those that are keys.
             reading: rule for long texts in evaluation mode; None means `config.reading`.
 
         Returns:
@@ -224,33 +213,22 @@ class Encoder(Stack):
             ValueError: if a reading or a cache is given where times are random.
         """
         rule = self.rule(reading)
-        if self.training and self.times is not None and positions.query_time is None:
-            if cache is not None:
-                raise ValueError(
-                    "random times of training are new in each pass, but cached keys have those of "
-                    "earlier ones: give no cache, or call eval()"
-                )
-            (positions,) = randomised(self.times, positions)
-        elif not self.training:
-            record_rule(cache, rule)
-            (positions,) = self.spaced(rule, positions, apart=cache is not None)
+        (positions,) = self.timed(rule, positions, before=(cache,))
         positions = positions if rule.group is None else positions.but(group=rule.group)
-        whole: Any = None
-        read: list[Tensor] = []
+        memory_state: Any = None  # of the remembered and the new tokens, as queries and keys
         if memory is not None:
             check_memory(self.position, self.causal)
             if memory.length:
-                whole = self.position.prepared(positions.of_keys)
-        state = self.position.prepared(positions)
-        visible = positions.visible
-
-        def step(x: Tensor, layer: int) -> Tensor:
+                memory_state = self.position.prepared(positions.keys_as_queries)
+        state, visible = self.position.prepared(positions), positions.visible
+        inputs: list[Tensor] = []
+        x = self.start(x, state)
+        for layer, block in self.steps():
             earlier = None
             if memory is not None:
-                read.append(x)
-                earlier = Earlier(memory.hidden[layer], whole) if memory.length else None
-            block = self.blocks[layer % len(self.blocks)]
-            out: Tensor = block(
+                inputs.append(x)
+                earlier = Earlier(memory.hidden[layer], memory_state) if memory.length else None
+            x = block(
                 x,
                 self.position,
                 state,
@@ -260,14 +238,9 @@ class Encoder(Stack):
                 earlier=earlier,
                 sharpen=rule.temperature,
             )
-            return out
-
-        x = self.dropout(self.embedding_norm(self.position.embed(x, state)))
-        every = cache is not None or memory is not None
-        x = self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)
         if memory is not None:
-            memory.extend(read)
-        return x
+            memory.extend(inputs)
+        return self.finish(x)
 
 
 class Decoder(Stack):
@@ -284,16 +257,7 @@ class Decoder(Stack):
     cross_position: PositionModel
 
     def __init__(self, config: FloaterConfig, *, causal: bool = True) -> None:
-        layers = config.decoder_layers
-        super().__init__(
-            config,
-            {
-                "position": position_model(config, layers, "decoder", causal=causal),
-                "cross_position": position_model(config, layers, "cross"),
-            },
-            lambda layer: DecoderBlock(config, layer, causal=causal),
-            layers,
-        )
+        super().__init__(config, config.decoder_layers, "decoder", causal=causal)
 
     def forward(
         self,
@@ -302,20 +266,16 @@ class Decoder(Stack):
         source: Tensor,
         source_positions: Positions,
         cache: Cache | None = None,
-        costs: list[Tensor] | None = None,
-        counted: Tensor | None = None,
         reading: Reading | None = None,
     ) -> Tensor:
         """Decode target embeddings.
 
         Args:
             x: (batch, T, dim), embeddings of the target.
-            positions: their positions.
+            positions: positions of the target tokens.
             source: (batch, S, dim), the encoder's output.
             source_positions: positions of the source tokens.
             cache: an `EncoderDecoderCache` of earlier steps.
-            costs: see `Encoder.forward`.
-            counted: see `Encoder.forward`.
             reading: see `Encoder.forward`; both positions have its times already.
 
         Returns:
@@ -323,26 +283,19 @@ class Decoder(Stack):
         """
         rule = self.rule(reading, check=False)
         positions = positions if rule.group is None else positions.but(group=rule.group)
-        state = self.position.prepared(positions)
+        state, visible = self.position.prepared(positions), positions.visible
         source_state = self.cross_position.prepared(source_positions)
-        visible = positions.visible
-
-        def step(x: Tensor, layer: int) -> Tensor:
-            out: Tensor = self.blocks[layer % len(self.blocks)](
+        read = Source(source, self.cross_position, source_state, source_positions.key_valid)
+        x = self.start(x, state)
+        for layer, block in self.steps():
+            x = block(
                 x,
-                source,
                 self.position,
                 state,
-                self.cross_position,
-                source_state,
                 visible,
-                source_positions.key_valid,
                 past_key_values=cache,
                 layer=layer,
+                source=read,
                 sharpen=rule.temperature,
             )
-            return out
-
-        x = self.dropout(self.embedding_norm(self.position.embed(x, state)))
-        every = cache is not None
-        return self.steps(x, state, positions, step, every=every, costs=costs, counted=counted)
+        return self.finish(x)

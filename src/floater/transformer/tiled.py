@@ -82,8 +82,8 @@ def tiled_attention(
     q, k = (q, k) if terms.content is None else terms.content
     plan = _Plan(length, slots, scale, causal, terms.before)
     asked = None if tables[0] is None else asking
-    made: Tensor = _Tiled.apply(q, k, v, asked, bias, *tables, plan, mask)  # type: ignore[no-untyped-call]
-    return made
+    out: Tensor = _Tiled.apply(q, k, v, asked, bias, *tables, plan, mask)  # type: ignore[no-untyped-call]
+    return out
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ class _Table:
         width = sums.shape[-1]
         if self.before is not None:
             left, right, entry = self._ends(first, width)
-            found = sums.new_zeros(*sums.shape[:-1], self.table.shape[1])
-            found[..., entry : entry + width - left - right] = sums[..., left : width - right]
-            found[..., 0] += sums[..., :left].sum(-1)
-            found[..., -1] += sums[..., width - right :].sum(-1)
-            sums = found
+            entries = sums.new_zeros(*sums.shape[:-1], self.table.shape[1])
+            entries[..., entry : entry + width - left - right] = sums[..., left : width - right]
+            entries[..., 0] += sums[..., :left].sum(-1)
+            entries[..., -1] += sums[..., width - right :].sum(-1)
+            sums = entries
         return sums @ self._part(heads, first, width, len(sums) // (heads.stop - heads.start)), sums
 
     def learn(self, sums: Tensor, x: Tensor, heads: slice, first: int, scale: float) -> None:
@@ -223,15 +223,15 @@ class _KeyTable:
         if rest := count % _BLOCK:
             logits[..., -rest:] += pairs[:, :, -1, :rest]
 
-    def learn(self, of_logits: Tensor, of_keys: Tensor, tile: tuple[slice, slice, slice]) -> None:
+    def learn(self, logits_gradient: Tensor, keys_gradient: Tensor, tile: tuple[slice, slice, slice]) -> None:
         """Add to the gradients of the table and of keys, (g, keys, D), those of the sums of `add_to`."""
-        rows, count = of_logits.shape[1:]
+        rows, count = logits_gradient.shape[1:]
         blocks, windows = self._met(tile, count)
         (g, many), heads, first = blocks.shape[:2], tile[1], tile[2].start
         products = self.zeros(g, many, windows.shape[2], _BLOCK)
-        padded = F.pad(of_logits, (0, many * _BLOCK - count)) if count % _BLOCK else of_logits
+        padded = F.pad(logits_gradient, (0, many * _BLOCK - count)) if count % _BLOCK else logits_gradient
         self._pairs(products, rows).copy_(padded.view(g, rows, many, _BLOCK))
-        of_keys.add_((products.mT @ windows).flatten(1, 2)[:, :count], alpha=self.scale)
+        keys_gradient.add_((products.mT @ windows).flatten(1, 2)[:, :count], alpha=self.scale)
         for start in range(0, products.shape[2], _BLOCK):
             part = products[:, :, start : start + _BLOCK]
             ends = first + start, first + start + many * _BLOCK
@@ -257,29 +257,29 @@ class _Tiled(torch.autograd.Function):
         plan: _Plan,
         mask: Tensor | None,
     ) -> Tensor:
-        given = q, k, v, asking, bias, queries, keys, values
-        work = _Work(given, plan, mask)
+        tensors = q, k, v, asking, bias, queries, keys, values
+        work = _Work(tensors, plan, mask)
         out = v.new_empty(*q.shape[:3], v.shape[-1])
         lse = q.new_empty(*q.shape[:3], 1)
         for tile in plan.tiles(*q.shape[:2]):
             work.forward(tile, out, lse)
-        ctx.save_for_backward(*given, mask, out, lse)
+        ctx.save_for_backward(*tensors, mask, out, lse)
         ctx.plan = plan
         return out.flip(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        *given, mask, out, lse = ctx.saved_tensors
-        work = _Work(given, ctx.plan, mask)
+        *tensors, mask, out, lse = ctx.saved_tensors
+        work = _Work(tensors, ctx.plan, mask)
         return *work.backward(gradients[0].flip(2).contiguous(), out, lse), None, None
 
 
 class _Work:
     """One attention: its tensors as the tiles read them."""
 
-    def __init__(self, given: Iterable[Any], plan: _Plan, mask: Tensor | None) -> None:
-        q, k, v, asking, bias, queries, keys, values = given
+    def __init__(self, tensors: Iterable[Any], plan: _Plan, mask: Tensor | None) -> None:
+        q, k, v, asking, bias, queries, keys, values = tensors
         # so that samples and heads flatten without a copy
         self.q, self.k, self.v = (x.contiguous() for x in (q.flip(2), k, v))
         self.asking = None if asking is None else self.q if asking is q else asking.flip(2).contiguous()
@@ -346,9 +346,10 @@ class _Work:
         """Return the gradients of q, k, v, asking, bias and the tables."""
         plan = self.plan
         mean = (above * out).sum(-1, keepdim=True)
-        of_q, of_k, of_v = torch.empty_like(self.q), torch.zeros_like(self.k), torch.zeros_like(self.v)
-        of_asking = None if self.asking is None else torch.empty_like(self.asking)
-        of_bias = None if self.bias is None else torch.zeros_like(self.bias)
+        q_gradient, k_gradient = torch.empty_like(self.q), torch.zeros_like(self.k)
+        v_gradient = torch.zeros_like(self.v)
+        asking_gradient = None if self.asking is None else torch.empty_like(self.asking)
+        bias_gradient = None if self.bias is None else torch.zeros_like(self.bias)
         for tile in plan.tiles(*self.q.shape[:2]):
             samples, heads, rows = tile
             slots, first = plan.keys(rows), rows.start
@@ -357,39 +358,46 @@ class _Work:
             g = above[tile].flatten(0, 1)
             weights = self.logits(tile, q, k).sub_(lse[tile].flatten(0, 1)).exp_()
             shape = len(q), q.shape[1], slots + q.shape[1] - 1
-            of_v[near].flatten(0, 1).baddbmm_(weights.mT, g)
+            v_gradient[near].flatten(0, 1).baddbmm_(weights.mT, g)
             if self.values is None:
-                of_weights = torch.bmm(g, v.mT)
+                weights_gradient = torch.bmm(g, v.mT)
             else:
                 skewed = self.zeros(*shape)
                 _diagonal(skewed, slots).copy_(weights)
                 self.values.learn(self.values.weighted(skewed, heads, first)[1], g, heads, first, 1.0)
                 base = _diagonal(self.values.dots(g, heads, first, shape[2]), slots)
-                of_weights = torch.baddbmm(base, g, v.mT)
-            of_weights.sub_(mean[tile].flatten(0, 1))
-            if of_bias is None and self.queries is None:
-                of_logits = of_weights.mul_(weights)
+                weights_gradient = torch.baddbmm(base, g, v.mT)
+            weights_gradient.sub_(mean[tile].flatten(0, 1))
+            if bias_gradient is None and self.queries is None:
+                logits_gradient = weights_gradient.mul_(weights)
             else:
                 skewed = self.zeros(*shape)
-                of_logits = torch.mul(of_weights, weights, out=_diagonal(skewed, slots))
-                if of_bias is not None:
+                logits_gradient = torch.mul(weights_gradient, weights, out=_diagonal(skewed, slots))
+                if bias_gradient is not None:
                     sums = skewed.sum(1).view(-1, heads.stop - heads.start, shape[2])
-                    of_bias[heads, first : first + shape[2]] += sums.sum(0)
+                    bias_gradient[heads, first : first + shape[2]] += sums.sum(0)
                 if self.queries is not None:
                     assert self.asking is not None
-                    assert of_asking is not None
-                    made, sums = self.queries.weighted(skewed, heads, first)
-                    torch.mul(made, plan.scale, out=of_asking[tile].flatten(0, 1))
+                    assert asking_gradient is not None
+                    weighted, sums = self.queries.weighted(skewed, heads, first)
+                    torch.mul(weighted, plan.scale, out=asking_gradient[tile].flatten(0, 1))
                     asking = self.asking[tile].flatten(0, 1)
                     self.queries.learn(sums, asking, heads, first, plan.scale)
-            torch.bmm(of_logits, k, out=of_q[tile].flatten(0, 1)).mul_(plan.scale)
-            into = of_k[near].flatten(0, 1)
-            into.baddbmm_(of_logits.mT, q, alpha=plan.scale)
+            torch.bmm(logits_gradient, k, out=q_gradient[tile].flatten(0, 1)).mul_(plan.scale)
+            into = k_gradient[near].flatten(0, 1)
+            into.baddbmm_(logits_gradient.mT, q, alpha=plan.scale)
             if self.keys is not None:
-                self.keys.learn(of_logits, into, tile)
+                self.keys.learn(logits_gradient, into, tile)
         tables = (
             None if self.queries is None else self.queries.gradient,
             None if self.keys is None else self.keys.gradient[:, : self.keys.entries],
             None if self.values is None else self.values.gradient,
         )
-        return of_q.flip(2), of_k, of_v, None if of_asking is None else of_asking.flip(2), of_bias, *tables
+        return (
+            q_gradient.flip(2),
+            k_gradient,
+            v_gradient,
+            None if asking_gradient is None else asking_gradient.flip(2),
+            bias_gradient,
+            *tables,
+        )

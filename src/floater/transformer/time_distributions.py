@@ -25,7 +25,8 @@ class LogNormalMixture:
 
     Args:
         raw: (..., 3 K) weights, means and widths of the K components, any real numbers.
-        mean, std: of the logarithm of the training gaps.
+        mean: mean of the logarithm of the training gaps.
+        std: standard deviation of that logarithm.
 
     Example:
         >>> gaps = LogNormalMixture(torch.zeros(2, 6), mean=0.0, std=1.0)

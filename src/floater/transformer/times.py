@@ -52,7 +52,7 @@ class Times:
 
     Example:
         >>> times = Times("stretch", length=16, max_scale=4.0)
-        >>> at = times.drawn(last=15)(torch.arange(16))
+        >>> at = times.sample(last=15)(torch.arange(16))
         >>> times.horizon, bool((at >= 0).all()), bool((at < 64).all())
         (64, True, True)
     """
@@ -78,11 +78,11 @@ class Times:
             )
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None, length: int) -> Times | None:
+    def of(cls, values: Mapping[str, Any] | None, length: int) -> Times | None:
         """Return the times that a configuration describes, None for none.
 
         Args:
-            given: fields of this class by name, but `length`.
+            values: fields of this class by name, but `length`.
             length: training length in tokens.
 
         Raises:
@@ -93,12 +93,12 @@ class Times:
             Traceback (most recent call last):
             floater.encodings.errors.PositionError: times has no 'scale'; valid: mode, max_scale, ...
         """
-        if given is None:
+        if values is None:
             return None
-        check_names("times", given, [field.name for field in fields(cls) if field.name != "length"])
-        if "mode" not in given:
+        check_names("times", values, [field.name for field in fields(cls) if field.name != "length"])
+        if "mode" not in values:
             raise PositionError(f"times has no mode; valid: {', '.join(map(repr, get_args(Mode)))}")
-        return cls(length=length, **given)
+        return cls(length=length, **values)
 
     @property
     def horizon(self) -> int:
@@ -110,7 +110,7 @@ class Times:
         """Return the shortest length whose reading fills the horizon: shorter texts are spaced like it."""
         return self.horizon if self.mode in _AFFINE else self.length
 
-    def drawn(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
+    def sample(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
         """Sample the times of the tokens of one forward pass, from PyTorch's default generator.
 
         Args:
@@ -158,20 +158,20 @@ def _entries(times: Tensor) -> Callable[[Tensor], Tensor]:
     return at
 
 
-def check_names(name: str, given: Any, valid: list[str]) -> None:
+def check_names(name: str, values: Any, valid: list[str]) -> None:
     """Refuse a mapping with names that are not valid.
 
     Raises:
-        PositionError: it names the first such name, and the valid ones.
+        PositionError: if a name is not valid; the message has the first such name and the valid ones.
 
     Example:
         >>> check_names("times", {"scale": 2}, ["mode", "max_scale"])
         Traceback (most recent call last):
         floater.encodings.errors.PositionError: times has no 'scale'; valid: mode, max_scale
     """
-    if not isinstance(given, Mapping):
-        raise PositionError(f"{name} is {given!r}; it must map names to values; valid: {', '.join(valid)}")
-    for key in given:
+    if not isinstance(values, Mapping):
+        raise PositionError(f"{name} is {values!r}; it must map names to values; valid: {', '.join(valid)}")
+    for key in values:
         if key not in valid:
             raise PositionError(f"{name} has no {key!r}; valid: {', '.join(valid)}")
 
@@ -185,10 +185,10 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         name: name of the encoding.
 
     Raises:
-        PositionError: if it reads no times, or counts tokens and times are not whole.
+        PositionError: if the encoding reads no times, or counts tokens and times are not whole.
     """
     if times.relative:
-        if position.card.point not in ("relative", "both") or position.derives_places:
+        if position.card.point not in ("relative", "both") or position.derives_positions:
             raise PositionError(
                 f"times.relative is True, but '{name}' reads no distances, so nothing would change; relative "
                 "encodings, such as 'floater_relative' and 'alibi', do"
@@ -210,7 +210,7 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
 
 
 def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
-    """Draw one set of times for positions that share it, as source and target do.
+    """Sample one set of times for positions that share it, as source and target do.
 
     Example:
         >>> source, target = randomised(Times("shift", 8), Positions.arange(4), Positions.arange(6))
@@ -221,10 +221,10 @@ def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
     if not filled:
         return several
     real = any(at.is_floating_point() for at in filled)
-    drawn = times.drawn(max(float(at.max()) for at in filled), real)
+    sample = times.sample(max(float(at.max()) for at in filled), real)
 
     def at(positions: Positions) -> Positions:
-        query, key = drawn(positions.query), drawn(positions.key)
+        query, key = sample(positions.query), sample(positions.key)
         changed = {"query_time": query, "key_time": key}
         return positions.but(**changed, **({"query": query, "key": key} if times.relative else {}))
 

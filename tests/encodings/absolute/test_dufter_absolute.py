@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from floater import PositionError, Positions, build
+from floater.encodings import AttentionContext
 
 
 def test_each_pair_of_positions_has_its_number():
@@ -14,7 +15,7 @@ def test_each_pair_of_positions_has_its_number():
         state = model.prepare(positions)
         query, key = positions.query.tolist(), positions.key.tolist()
         for layer in range(2):
-            found = model.bias(torch.zeros(1), torch.zeros(1), state, layer)
+            found = model.bias(torch.zeros(1), torch.zeros(1), AttentionContext(state, layer))
             assert found.shape == (len(query), 2, len(query[0]), len(key[0]))
             for b in range(len(query)):
                 for head in range(2):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from floater import PositionError, Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer import FloaterConfig, FloaterModel
 from floater.transformer.attention import Attention
 from small_models import small_config
@@ -126,7 +127,7 @@ def test_models_tell_their_words():
 def test_complex_attention_takes_moduli_of_complex_products():
     model = build("complex_attention", **(SIZES | {"dim": 8}))
     q, k = torch.randn(2, 2, 2, 5, 4, dtype=torch.double).requires_grad_().unbind()
-    found = model.logits(q @ k.mT * model.scale(4), q, k, None, 0)
+    found = model.logits(q @ k.mT * model.scale(4), q, k, AttentionContext(None, 0))
     for b in range(2):
         for h in range(2):
             for t in range(5):
@@ -139,10 +140,10 @@ def test_complex_attention_takes_moduli_of_complex_products():
     turned = [
         torch.view_as_real(torch.view_as_complex(y.unflatten(-1, (2, 2))) * 1j).flatten(-2) for y in (q, k)
     ]
-    again = model.logits(turned[0] @ turned[1].mT * model.scale(4), *turned, None, 0)
+    again = model.logits(turned[0] @ turned[1].mT * model.scale(4), *turned, AttentionContext(None, 0))
     torch.testing.assert_close(again, found)
     nothing = torch.zeros(1, 2, 3, 4, dtype=torch.double, requires_grad=True)
-    model.logits(nothing @ nothing.mT, nothing, nothing, None, 0).sum().backward()
+    model.logits(nothing @ nothing.mT, nothing, nothing, AttentionContext(None, 0)).sum().backward()
     assert bool(nothing.grad.isfinite().all())
     with pytest.raises(PositionError, match="head_dim is 3; complex attention needs an even one"):
         build("complex_attention", **SIZES)
@@ -180,5 +181,5 @@ def test_a_cast_rounds_no_frequency(name, tmp_path):
 def test_a_modulus_that_half_precision_holds_is_computed_in_it():
     model = build("complex_attention", dim=2, heads=1, layers=1, max_length=16)
     q = torch.tensor([[[[20.0, 0.0]]]]).half()
-    found = model.logits(q @ q.mT * model.scale(2), q, q, None, 0)
+    found = model.logits(q @ q.mT * model.scale(2), q, q, AttentionContext(None, 0))
     torch.testing.assert_close(found.item(), 400.0, rtol=1e-3, atol=0)

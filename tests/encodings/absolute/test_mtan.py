@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 
@@ -18,7 +19,9 @@ def test_logits_are_products_of_features_of_the_times(content):
     for parameter in model.parameters():
         parameter.normal_()
     times = torch.tensor([[0.0, 0.5, 3.25, 7.0], [1.0, 1.5, 2.0, 90.75]], dtype=torch.double)
-    found = model.bias(torch.zeros(2, 2, 4, 4), None, model.prepare(Positions.times(times)), 2)
+    found = model.bias(
+        torch.zeros(2, 2, 4, 4), None, AttentionContext(model.prepare(Positions.times(times)), 2)
+    )
 
     def features(t, which):
         angles = [t / 16 * w + a for w, a in zip(model.frequency[2], model.phase[2], strict=True)]

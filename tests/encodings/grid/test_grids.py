@@ -14,6 +14,7 @@ from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_position_embedding
 
 from floater import PositionError, Positions, build
+from floater.encodings import AttentionContext
 
 SIZES = {"dim": 32, "heads": 2, "layers": 2, "max_length": 8}
 GRIDS = (
@@ -31,7 +32,7 @@ def rotated(model, positions, layer=1):
     """Products of the same random queries and keys at every patch, (heads, T, T)."""
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 1, 1, 2, 16, generator=generator).expand(2, 1, positions.query.shape[1], 2, 16)
-    q, k, _ = model.qkv(q, k, k, model.prepare(positions), layer)
+    q, k, _ = model.qkv(q, k, k, AttentionContext(model.prepare(positions), layer))
     return torch.einsum("bthd,bshd->hts", q, k)
 
 
@@ -86,9 +87,9 @@ def test_a_cached_query_is_the_last_of_its_keys():
             torch.testing.assert_close(found, model.embed(x, model.prepare(whole))[:, 4:])
         else:
             heads = x.view(1, 6, 2, 16)
-            found = model.qkv(heads[:, 4:], heads[:, 4:], heads, model.prepare(last), 0)[0]
+            found = model.qkv(heads[:, 4:], heads[:, 4:], heads, AttentionContext(model.prepare(last), 0))[0]
             torch.testing.assert_close(
-                found, model.qkv(heads, heads, heads, model.prepare(whole), 0)[0][:, 4:]
+                found, model.qkv(heads, heads, heads, AttentionContext(model.prepare(whole), 0))[0][:, 4:]
             )
 
 
@@ -106,7 +107,7 @@ def test_mrope_is_that_of_qwen(interleaved):
     cos, sin = other(torch.zeros(1), positions.coordinates.movedim(-1, 0))
     q, k = torch.randn(2, 1, 2, 60, 16).unbind()
     model = build("mrope", **SIZES, sections=sections, interleaved=interleaved, base=1e6)
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, model.prepare(positions), 0)
+    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), 0))
     for own, x in zip(found[:2], (q, k), strict=True):
         wanted = x * cos[:, None] + module.rotate_half(x) * sin[:, None]
         torch.testing.assert_close(own.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)
@@ -115,7 +116,7 @@ def test_mrope_is_that_of_qwen(interleaved):
 def test_mrope_on_a_text_is_rotary():
     x, positions = torch.randn(1, 9, 2, 16), Positions.arange(9)
     model, rotary = build("mrope", **SIZES), build("rotary", **SIZES, pairs="half")
-    found, wanted = (m.qkv(x, x, x, m.prepare(positions), 0) for m in (model, rotary))
+    found, wanted = (m.qkv(x, x, x, AttentionContext(m.prepare(positions), 0)) for m in (model, rotary))
     torch.testing.assert_close(found, wanted)
     with pytest.raises(PositionError, match=r"sections is \[4, 4\]; it must be three numbers that sum to 8"):
         build("mrope", **SIZES, sections=[4, 4])
@@ -167,10 +168,10 @@ def test_axial_rotary_is_rotary_along_each_axis():
     model = build("rotary_axial", **SIZES, base=10000.0)
     rotary = build("rotary", dim=16, heads=2, layers=1, max_length=8)
     x, positions = torch.randn(1, 12, 2, 16), Positions.grid(3, 4)
-    found = model.qkv(x, x, x, model.prepare(positions), 0)[0]
+    found = model.qkv(x, x, x, AttentionContext(model.prepare(positions), 0))[0]
     for axis, part in enumerate(x.chunk(2, -1)):
         at = positions.coordinates[..., axis]
-        wanted = rotary.qkv(part, part, part, rotary.prepare(Positions(at, at)), 0)[0]
+        wanted = rotary.qkv(part, part, part, AttentionContext(rotary.prepare(Positions(at, at)), 0))[0]
         torch.testing.assert_close(found.chunk(2, -1)[axis], wanted)
 
 
@@ -180,7 +181,7 @@ def test_liere_rotates_by_the_exponential_of_a_sum():
     model, axes, size = build("liere", **SIZES, axes=3, generator=8), 3, 8
     x = torch.randn(1, 12, 2, 16)
     positions = Positions.grid(2, 2, 3)
-    _, k, _ = model.qkv(x, x, x, model.prepare(positions), 1)
+    _, k, _ = model.qkv(x, x, x, AttentionContext(model.prepare(positions), 1))
     row, column = torch.triu_indices(size, size, 1)
     for t in (0, 5, 11):
         for head in range(2):

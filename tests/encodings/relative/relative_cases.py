@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from floater import Positions
+from floater.encodings import AttentionContext
 from small_models import randomised
 
 DIM, HEADS, LAYERS, LENGTH = 8, 2, 3, 16
@@ -41,8 +42,8 @@ def logits(model, positions, q, k, layer=0):
     """scale x q.k + bias, then the hook `logits`."""
     state = model.prepare(positions)
     out = q @ k.transpose(-1, -2) * model.scale(q.shape[-1])
-    bias = model.bias(q, k, state, layer)
-    return model.logits(out if bias is None else out + bias, q, k, state, layer)
+    bias = model.bias(q, k, AttentionContext(state, layer))
+    return model.logits(out if bias is None else out + bias, q, k, AttentionContext(state, layer))
 
 
 def by_pairs(positions, q, k, score):

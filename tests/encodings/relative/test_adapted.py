@@ -18,6 +18,7 @@ from relative_cases import (
 )
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 theirs = pytest.importorskip("x_transformers.x_transformers")
 
@@ -46,7 +47,7 @@ def test_fope_turns_by_fourier_series():
     model = build("fope", dim=32, heads=2, layers=2, max_length=64).double()
     assert model.sine.shape == (2, 2, 3, 3)  # periods of 6.3, 19.9 and 62.8 tokens of eight pairs
     x, at = torch.randn(1, 3, 2, 16, dtype=torch.double), Positions.times(torch.tensor([[0.0, 1.5, 200.0]]))
-    q, k, _ = model.qkv(x, 2 * x, x, model.prepare(at), 1)
+    q, k, _ = model.qkv(x, 2 * x, x, AttentionContext(model.prepare(at), 1))
     torch.testing.assert_close(k, 2 * q)
     for t, place in enumerate(at.query[0].tolist()):
         for head in range(2):
@@ -94,25 +95,31 @@ def test_far_keys_are_read_at_shorter_distances(form, pairs, positions):
         far = t - s if abs(t - s) < w else shortened(form, t, s, w, g)
         at = Positions.times(torch.tensor([[0.0, float(far)]], dtype=torch.double))
         pair = torch.stack([k, q])[None, :, None].expand(1, 2, HEADS, WIDTH)
-        turned, _, _ = rotary.qkv(pair, pair, pair, rotary.prepare(at), 0)
+        turned, _, _ = rotary.qkv(pair, pair, pair, AttentionContext(rotary.prepare(at), 0))
         return turned[0, 1, head] @ turned[0, 0, head] / WIDTH**0.5
 
     # queries and keys are the last tokens of one text: rotate them where they stand
     state = model.prepare(Positions(positions.key, positions.key))
     slots, length = k.shape[2], q.shape[2]
     whole = torch.cat([q.new_zeros(*q.shape[:2], slots - length, WIDTH), q], 2)
-    qs, ks, _ = model.qkv(whole.transpose(1, 2), k.transpose(1, 2), k, state, 0)
+    qs, ks, _ = model.qkv(whole.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, 0))
     qs, ks = qs.transpose(1, 2)[:, :, slots - length :], ks.transpose(1, 2)
-    found = model.logits(qs @ ks.mT, qs, ks, model.prepare(positions), 0)
+    found = model.logits(qs @ ks.mT, qs, ks, AttentionContext(model.prepare(positions), 0))
     torch.testing.assert_close(found, by_pairs(positions, q, k, score))
 
 
 def test_a_wide_window_is_rotary():
     model, rotary = made("self_extend", window=100), made("rotary")
     x = torch.randn(1, 12, HEADS, WIDTH, dtype=torch.double)
-    q, k, _ = (part.transpose(1, 2) for part in model.qkv(x, x, x, model.prepare(Positions.arange(12)), 0))
-    wanted = [y.transpose(1, 2) for y in rotary.qkv(x, x, x, rotary.prepare(Positions.arange(12)), 0)]
-    found = model.logits(q @ k.mT, q, k, model.prepare(Positions.arange(12)), 0)
+    q, k, _ = (
+        part.transpose(1, 2)
+        for part in model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(12)), 0))
+    )
+    wanted = [
+        y.transpose(1, 2)
+        for y in rotary.qkv(x, x, x, AttentionContext(rotary.prepare(Positions.arange(12)), 0))
+    ]
+    found = model.logits(q @ k.mT, q, k, AttentionContext(model.prepare(Positions.arange(12)), 0))
     torch.testing.assert_close(found, wanted[0] @ wanted[1].mT / 2)
 
 

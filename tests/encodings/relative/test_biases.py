@@ -19,6 +19,7 @@ from relative_cases import (
 )
 
 from floater import FloaterConfig, PositionError, Positions, build
+from floater.encodings import AttentionContext
 from floater.encodings.relative.alibi import slopes
 from floater.transformer.attention import Attention
 
@@ -83,7 +84,7 @@ def test_gaussian_weights_are_a_density_that_is_not_normalised(positions, implem
         return torch.tensor(normal.pdf(s), dtype=q.dtype)
 
     wanted = by_pairs(positions, q, k, density)
-    found = model.weights(logits(model, positions, q, k), model.prepare(positions), 0)
+    found = model.weights(logits(model, positions, q, k), AttentionContext(model.prepare(positions), 0))
     torch.testing.assert_close(found, wanted)
     if positions.query.shape == positions.key.shape:
         config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
@@ -135,8 +136,10 @@ def test_pairs_of_segments_have_a_scalar(name, share):
     segment = torch.tensor([[0, 0, 2, 1, 1], [1, 2, 2, 2, 0]])
     for where in (Positions.arange(5), Positions.arange(2, offset=3)):
         q, k = queries_and_keys(where)
-        found = model.bias(q, k, model.prepare(dataclasses.replace(where, segment=segment)), 2)
-        base = plain.bias(q, k, plain.prepare(where), 2)
+        found = model.bias(
+            q, k, AttentionContext(model.prepare(dataclasses.replace(where, segment=segment)), 2)
+        )
+        base = plain.bias(q, k, AttentionContext(plain.prepare(where), 2))
         table = model.segments.table[0 if "share_layers" in share else 2]
         start = 5 - where.query.shape[1]
         for b in range(2):

@@ -7,6 +7,7 @@ import torch
 from relative_cases import DIM, HEADS, SIZES, WIDTH
 
 from floater import PositionError, Positions, build
+from floater.encodings import AttentionContext
 
 DIGITS = "0123456789"
 TEXT = "17+305=4.22 1"
@@ -74,15 +75,15 @@ def test_bipe_embeds_places_and_turns_by_the_number_of_the_segment():
         model.embed(torch.zeros(1, 9, DIM), state)[0], model.table[torch.tensor(PLACE)]
     )
     x, number = torch.randn(1, 9, HEADS, WIDTH), torch.tensor([NUMBER])
-    wanted = rotary.qkv(x, x, x, rotary.prepare(Positions(number, number)), 0)
-    torch.testing.assert_close(model.qkv(x, x, x, state, 0), wanted)
-    assert model.bias(x, x, state, 0) is None
+    wanted = rotary.qkv(x, x, x, AttentionContext(rotary.prepare(Positions(number, number)), 0))
+    torch.testing.assert_close(model.qkv(x, x, x, AttentionContext(state, 0)), wanted)
+    assert model.bias(x, x, AttentionContext(state, 0)) is None
 
 
 @torch.no_grad()
 def test_bipe_alibi_has_steep_slopes_between_segments():
     model = build("bipe", **SIZES, delimiters=[11], between="alibi")
-    bias = model.bias(None, None, model.prepare(of_text(SENTENCES)), 0)
+    bias = model.bias(None, None, AttentionContext(model.prepare(of_text(SENTENCES)), 0))
     for head in range(HEADS):
         for t, s in ((8, 0), (4, 5), (2, 7)):
             wanted = -96 * 2.0 ** (-4 * (head + 1)) * abs(NUMBER[t] - NUMBER[s])

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 SIZES = {"dim": 6, "heads": 2, "layers": 2, "max_length": 16}
 
@@ -37,7 +38,7 @@ def test_each_distance_has_a_number_and_a_vector(positions, keys):
     of_key = built.key.tolist() if keys else None
     query, key = positions.query.expand(2, -1).tolist(), positions.key.expand(2, -1).tolist()
     for layer in range(2):
-        found = built.bias(q, k, state, layer)
+        found = built.bias(q, k, AttentionContext(state, layer))
         for b in range(2):
             for head in range(2):
                 for t in range(length):
@@ -55,7 +56,7 @@ def test_each_distance_has_a_number_and_a_vector(positions, keys):
 def test_it_does_not_see_where_the_sentence_starts():
     built, q = model(keys=True), torch.randn(1, 2, 5, 3, dtype=torch.double)
     here, there = (
-        built.bias(q, q, built.prepare(Positions(place, place)), 0)
+        built.bias(q, q, AttentionContext(built.prepare(Positions(place, place)), 0))
         for place in (torch.arange(5)[None], torch.arange(100, 105)[None])
     )
     assert torch.equal(here, there)
@@ -65,7 +66,7 @@ def test_the_fixed_part_starts_at_zero_and_learns():
     built = build("chang", **SIZES)
     assert not built.fixed.any()
     q = torch.randn(1, 2, 5, 3)
-    built.bias(q, q, built.prepare(Positions.arange(5)), 1).square().sum().backward()
+    built.bias(q, q, AttentionContext(built.prepare(Positions.arange(5)), 1)).square().sum().backward()
     assert all(bool(parameter.grad[1].any()) for parameter in built.parameters())
 
 

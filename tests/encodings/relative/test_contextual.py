@@ -8,6 +8,7 @@ from relative_cases import DIM, HEADS, PLACES, SIZES, WIDTH, by_pairs, logits, m
 from torch import nn
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 theirs = pytest.importorskip("x_transformers.x_transformers")
 LATER = torch.ones(12, 12).triu(1).bool()
@@ -27,10 +28,9 @@ def test_sandwich_is_a_product_of_sinusoids():
 
 def gated(model, q, k, x, positions, layer=0):
     """Bias of queries and keys (batch, heads, T, width) whose block reads x."""
-    state = model.prepare(positions)
-    model.inputs(x, state, layer)
-    q, k, _ = model.qkv(q.transpose(1, 2), k.transpose(1, 2), q, state, layer)
-    return model.bias(q.transpose(1, 2), k.transpose(1, 2), state, layer)
+    context = AttentionContext(model.prepare(positions), layer, x)
+    q, k, _ = model.qkv(q.transpose(1, 2), k.transpose(1, 2), q, context)
+    return model.bias(q.transpose(1, 2), k.transpose(1, 2), context)
 
 
 def test_forget_gates_are_those_of_x_transformers():
@@ -53,16 +53,15 @@ def test_forget_gates_are_those_of_x_transformers():
 def test_a_key_carries_its_gate_and_the_dot_product_does_not_see_it():
     model = build("forgetting", **SIZES)
     state, q = model.prepare(Positions.arange(5)), torch.randn(1, 5, HEADS, WIDTH)
-    model.inputs(torch.randn(1, 5, DIM), state, 0)
-    found, k, v = model.qkv(q, q, q, state, 0)
+    found, k, v = model.qkv(q, q, q, AttentionContext(state, 0, torch.randn(1, 5, DIM)))
     torch.testing.assert_close((found * k).sum(-1), (q * q).sum(-1))
     assert v is q
     assert model.scale(found.shape[-1]) == WIDTH**-0.5
     with torch.no_grad():
         model.gate_bias.fill_(-50.0)  # all is forgotten at once
-    model.inputs(torch.zeros(1, 5, DIM), state, 0)
-    _, k, _ = model.qkv(q, q, q, state, 0)
-    weights = model.bias(q.transpose(1, 2), k.transpose(1, 2), state, 0).softmax(-1)
+    context = AttentionContext(state, 0, torch.zeros(1, 5, DIM))
+    _, k, _ = model.qkv(q, q, q, context)
+    weights = model.bias(q.transpose(1, 2), k.transpose(1, 2), context).softmax(-1)
     torch.testing.assert_close(weights, torch.eye(5).expand_as(weights))
 
 
@@ -76,9 +75,9 @@ def test_counted_positions_are_those_of_x_transformers():
     q, k = torch.randn(2, 2, HEADS, 12, WIDTH)
     scores = (q @ k.transpose(-1, -2) / math.sqrt(WIDTH)).masked_fill(LATER, -1e9)
     wanted = other(q / math.sqrt(WIDTH), scores).masked_fill(LATER, 0)
-    found = model.bias(q, k, model.prepare(Positions.arange(12)), 1).masked_fill(LATER, 0)
+    found = model.bias(q, k, AttentionContext(model.prepare(Positions.arange(12)), 1)).masked_fill(LATER, 0)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-    cached = model.bias(q[:, :, -1:], k, model.prepare(Positions.arange(1, offset=11)), 1)
+    cached = model.bias(q[:, :, -1:], k, AttentionContext(model.prepare(Positions.arange(1, offset=11)), 1))
     torch.testing.assert_close(cached, found[:, :, -1:])
 
 

@@ -21,6 +21,7 @@ from relative_cases import (
 )
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from floater.encodings.relative.deberta import log_distance
 
 KINDS = {"c2p": "content_to_position", "p2c": "position_to_content"}
@@ -95,9 +96,9 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
     )
     table = torch.nn.functional.layer_norm(model.table.weight, (DIM,), model.norm.weight, model.norm.bias)
     _, wanted = theirs(x, torch.ones(2, 1, length, length), output_attentions=True, rel_embeddings=table)
-    state = model.prepare(Positions.arange(length))
-    model.on_projections({"query": theirs.query_proj, "key": theirs.key_proj}, state, 1)
-    found = q @ k.transpose(-1, -2) * model.scale(WIDTH) + model.bias(q, k, state, 1)
+    projections = {"query": theirs.query_proj, "key": theirs.key_proj}
+    context = AttentionContext(model.prepare(Positions.arange(length)), 1, projections=projections)
+    found = q @ k.transpose(-1, -2) * model.scale(WIDTH) + model.bias(q, k, context)
     found = found.softmax(-1)
     # transformers divides by square roots in single precision
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
@@ -116,7 +117,7 @@ def test_the_absolute_decoder_is_read_by_the_last_blocks_queries_alone():
     state = model.prepare(PLACES["left padding"])
     x = torch.randn(2, 5, DIM, dtype=torch.double)
     for layer in range(LAYERS):
-        q, k, v = model.inputs(x, state, layer)
+        q, k, v = model.inputs(AttentionContext(state, layer, x))
         added = model.absolute.weight[PLACES["left padding"].query] if layer == LAYERS - 1 else 0
         torch.testing.assert_close(q, x + added)
         assert k is x

@@ -7,6 +7,7 @@ import torch
 from relative_cases import HEADS, PLACES, WHOLE, WIDTH, logits, made, queries_and_keys
 
 from floater import PositionError, Positions
+from floater.encodings import AttentionContext
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.relative.deberta import log_distance
 from floater.encodings.relative.distances import Distances, consecutive, pairs, spacing
@@ -145,8 +146,8 @@ def test_deberta_reaches_as_far_as_its_table(span, buckets, ends):
             table = model.norm(model.table.weight)
             ahead, back = ((x + span).clamp(0, 2 * span - 1) for x in (-values, values))
             rows = {"key": (table, ahead), "query": (table, back)}
-            wanted = model.bias(q, k, replace(state, distances=every, rows=rows), 0)
-            found.append(model.bias(q, k, state, 0))
+            wanted = model.bias(q, k, AttentionContext(replace(state, distances=every, rows=rows), 0))
+            found.append(model.bias(q, k, AttentionContext(state, 0)))
             torch.testing.assert_close(found[-1], wanted)
         assert torch.equal(found[0], found[1])
         assert torch.equal(found[0], found[2])

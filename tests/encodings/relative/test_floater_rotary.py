@@ -5,6 +5,7 @@ import torch
 from relative_cases import HEADS, LAYERS, PLACES, SIZES, TIMES, WIDTH, agree, by_pairs, made, queries_and_keys
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer import FloaterModel
 from small_models import small_config
 
@@ -50,7 +51,7 @@ def test_products_are_those_of_the_matrix_exponential(options, positions, layer)
         return a @ torch.matrix_exp((s - t) * generator(model, layer, head)) @ b
 
     state = model.prepare(positions)
-    turned = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, state, layer)
+    turned = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, layer))
     found = torch.einsum("bthi,bshi->bhts", *turned[:2])
     agree(found, by_pairs(positions, q, k, score), q, k, *model.parameters())
 
@@ -59,7 +60,7 @@ def test_products_are_those_of_the_matrix_exponential(options, positions, layer)
 def test_the_flow_keeps_the_norm(options):
     model = made("floater_rotary", **options)
     x = torch.randn(2, 5, HEADS, WIDTH, dtype=torch.double)
-    q, k, v = model.qkv(x, x, x, model.prepare(Positions.arange(5, offset=7000)), 1)
+    q, k, v = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(5, offset=7000)), 1))
     for turned in (q, k):
         torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
     assert v is x
@@ -73,7 +74,9 @@ def test_it_is_rotary_before_training(given, basis):
     model, rotary = build("floater_rotary", **SIZES, **given, basis=basis), build("rotary", **SIZES, **given)
     x = torch.randn(2, 5, HEADS, WIDTH)
     for positions in (PLACES["left padding"], Positions.arange(5, offset=8000)):
-        found, wanted = (m.qkv(x, 2 * x, x, m.prepare(positions), 2) for m in (model, rotary))
+        found, wanted = (
+            m.qkv(x, 2 * x, x, AttentionContext(m.prepare(positions), 2)) for m in (model, rotary)
+        )
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=2e-6)
 
@@ -86,7 +89,7 @@ def test_a_basis_is_what_another_projection_would_give():
     x, positions = torch.randn(2, 5, HEADS, WIDTH, dtype=torch.double), Positions.arange(5)
     moved = torch.einsum("bthi,hij->bthj", x, model.basis[1])
     found, wanted = (
-        torch.einsum("bthi,bshi->bhts", *m.qkv(y, y, y, m.prepare(positions), 1)[:2])
+        torch.einsum("bthi,bshi->bhts", *m.qkv(y, y, y, AttentionContext(m.prepare(positions), 1))[:2])
         for m, y in ((model, x), (plain, moved))
     )
     torch.testing.assert_close(found, wanted)

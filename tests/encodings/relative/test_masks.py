@@ -5,6 +5,7 @@ import torch
 from relative_cases import EVERYWHERE, HEADS, SIZES
 
 from floater import FloaterConfig, Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer.attention import Attention
 
 MAY = {
@@ -16,7 +17,7 @@ MAY = {
 
 
 def allowed(model, positions, may):
-    mask = model.mask(model.prepare(positions), 1)
+    mask = model.mask(AttentionContext(model.prepare(positions), 1))
     mask = mask.expand(len(mask), HEADS, *mask.shape[2:])
     for b, rows in enumerate(mask.tolist()):
         query, key = (x[b % len(x)].tolist() for x in (positions.query, positions.key))

@@ -5,6 +5,7 @@ import torch
 from relative_cases import DIM, HEADS, PLACES, SIZES, WIDTH
 from torch.nn import functional as F
 
+from floater.encodings import AttentionContext
 from small_models import randomised
 
 
@@ -35,11 +36,10 @@ def test_logits_are_products_of_householder_matrices(name, causal):
     length = positions.query.shape[1]
     x = torch.randn(2, slots, DIM, dtype=torch.double)
     q, k = torch.randn(2, 2, slots, HEADS, WIDTH, dtype=torch.double).unbind()
-    state = model.prepare(positions)
-    model.inputs(x, state, layer)
-    qs, ks, _ = model.qkv(q, k, k, state, layer)
+    context = AttentionContext(model.prepare(positions), layer, x)
+    qs, ks, _ = model.qkv(q, k, k, context)
     qs, ks = qs.transpose(1, 2)[:, :, slots - length :], ks.transpose(1, 2)
-    found = model.logits(qs @ ks.mT * model.scale(qs.shape[-1]), qs, ks, state, layer)
+    found = model.logits(qs @ ks.mT * model.scale(qs.shape[-1]), qs, ks, context)
     valid = torch.ones(2, slots) if positions.key_valid is None else positions.key_valid.expand(2, -1)
     for b in range(2):
         matrices = transforms(model, x[b], valid[b].nonzero().flatten().tolist(), layer)

@@ -7,10 +7,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 
 def turned(model, q, k, positions, layer=0):
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, model.prepare(positions), layer)
+    found = model.qkv(
+        q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), layer)
+    )
     return (x.transpose(1, 2) for x in found[:2])
 
 

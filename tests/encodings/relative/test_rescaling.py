@@ -6,6 +6,7 @@ from transformers import LlamaConfig, LlamaModel
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from floater import PositionError, Positions, build
+from floater.encodings import AttentionContext
 from floater.encodings.relative.rescaling import rescaled
 
 SIZES = {"dim": 64, "heads": 2, "layers": 1, "max_length": 128}  # heads of 32
@@ -91,9 +92,9 @@ def test_what_does_not_rotate_stays(pairs):
     model = build("rotary", **SIZES, partial=0.25, pairs=pairs)
     whole = build("rotary", **(SIZES | {"dim": 16}), pairs=pairs)
     x = torch.randn(2, 9, 2, 32)
-    found, _, v = model.qkv(x, x, x, model.prepare(Positions.arange(9)), 0)
+    found, _, v = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(9)), 0))
     part = x[..., :8]
-    wanted, _, _ = whole.qkv(part, part, part, whole.prepare(Positions.arange(9)), 0)
+    wanted, _, _ = whole.qkv(part, part, part, AttentionContext(whole.prepare(Positions.arange(9)), 0))
     assert torch.equal(found[..., :8], wanted)
     assert torch.equal(found[..., 8:], x[..., 8:])
     assert v is x
@@ -128,8 +129,8 @@ def test_no_call_changes_a_dynamic_scale():
     """Keys that are cached at length 3 are those of a text of length 300."""
     model = build("rotary", **SIZES, scaling={"rope_type": "dynamic", "factor": 2.0})
     x = torch.randn(1, 300, 2, 32)
-    _, whole, _ = model.qkv(x, x, x, model.prepare(Positions.arange(300)), 0)
-    _, early, _ = model.qkv(*[x[:, :3]] * 3, model.prepare(Positions.arange(3)), 0)
+    _, whole, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(300)), 0))
+    _, early, _ = model.qkv(*[x[:, :3]] * 3, AttentionContext(model.prepare(Positions.arange(3)), 0))
     torch.testing.assert_close(whole[:, :3], early)
 
 
@@ -147,7 +148,7 @@ def test_llama_attends_the_same(scaling):
         for name in ("q_proj", "k_proj", "v_proj")
     )
     model = build("rotary", **SIZES, scaling=scaling, pairs="half")
-    q, k, _ = model.qkv(q, k, v, model.prepare(Positions.arange(40)), 0)
+    q, k, _ = model.qkv(q, k, v, AttentionContext(model.prepare(Positions.arange(40)), 0))
     logits = torch.einsum("bthi,bshi->bhts", q, k) * model.scale(32)
     later = torch.ones(40, 40).triu(1).bool()
     torch.testing.assert_close(logits.masked_fill(later, -torch.inf).softmax(-1), wanted)

@@ -8,6 +8,7 @@ import torch
 from relative_cases import HEADS, PLACES, SIZES, TIMES, WIDTH
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 
 def rotated(x, place, pairs, base=10000.0):
@@ -29,7 +30,7 @@ def test_queries_and_keys_are_turned_and_values_are_not(positions, pairs, base):
     torch.manual_seed(0)
     model = build("rotary", **SIZES, pairs=pairs, base=base)
     x = torch.randn(2, positions.query.shape[1], HEADS, WIDTH, dtype=torch.double)
-    q, k, v = model.qkv(x, 2 * x, 3 * x, model.prepare(positions), 0)
+    q, k, v = model.qkv(x, 2 * x, 3 * x, AttentionContext(model.prepare(positions), 0))
     places = positions.query.expand(2, -1).tolist()
     wanted = torch.tensor(
         [
@@ -49,7 +50,7 @@ def test_angles_are_exact_at_position_8000_under_autocast():
     model = build("rotary", **SIZES)
     x = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.bfloat16).expand(1, 1, HEADS, WIDTH)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        q, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(1, offset=8000)), 0)
+        q, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(1, offset=8000)), 0))
     assert q.dtype == torch.bfloat16
     wanted = [math.cos(8000), math.sin(8000), math.cos(80), math.sin(80)]
     torch.testing.assert_close(q[0, 0, 0].float(), torch.tensor(wanted), rtol=0, atol=4e-3)
@@ -62,7 +63,9 @@ def test_roformer_of_transformers_gives_the_same():
     q, k = torch.randn(2, 2, HEADS, 12, WIDTH).unbind()
     wanted = roformer.RoFormerSelfAttention.apply_rotary_position_embeddings(table((2, 12))[None, None], q, k)
     model = build("rotary", **SIZES)
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, model.prepare(Positions.arange(12)), 0)
+    found = model.qkv(
+        q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(Positions.arange(12)), 0)
+    )
     torch.testing.assert_close(found[0].transpose(1, 2), wanted[0])
     torch.testing.assert_close(found[1].transpose(1, 2), wanted[1])
 
@@ -75,7 +78,7 @@ def test_llama_of_transformers_gives_the_same_with_half_pairs():
     q, k = torch.randn(2, 2, HEADS, 5, WIDTH).unbind()
     wanted = llama.apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
     model = build("rotary", **SIZES, pairs="half")
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, model.prepare(positions), 0)
+    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), 0))
     torch.testing.assert_close(found[0].transpose(1, 2), wanted[0])
     torch.testing.assert_close(found[1].transpose(1, 2), wanted[1])
 
@@ -86,7 +89,7 @@ def test_rotary_embedding_torch_gives_the_same():
     wanted = package.RotaryEmbedding(dim=WIDTH).rotate_queries_or_keys(q, offset=3)
     model = build("rotary", **SIZES)
     x = q.transpose(1, 2)
-    found, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(12, offset=3)), 0)
+    found, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(12, offset=3)), 0))
     torch.testing.assert_close(found.transpose(1, 2), wanted)
 
 
@@ -95,8 +98,8 @@ def test_the_precision_is_that_of_the_queries_not_of_the_positions():
     model = build("rotary", dim=8, heads=2, layers=1, max_length=16)
     x = torch.randn(1, 5, 2, 4, dtype=torch.double)
     whole, real = Positions.arange(5), Positions.times(torch.arange(5.0, dtype=torch.double)[None])
-    exact = [model.qkv(x, x, x, model.prepare(at), 0)[0] for at in (whole, real)]
+    exact = [model.qkv(x, x, x, AttentionContext(model.prepare(at), 0))[0] for at in (whole, real)]
     assert torch.equal(*exact)
     assert exact[0].dtype == torch.double
-    rounded = model.qkv(x.float(), x.float(), x.float(), model.prepare(real), 0)[0]
+    rounded = model.qkv(x.float(), x.float(), x.float(), AttentionContext(model.prepare(real), 0))[0]
     torch.testing.assert_close(rounded.double(), exact[0], rtol=1e-6, atol=1e-6)  # float32

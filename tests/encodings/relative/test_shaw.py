@@ -5,6 +5,7 @@ import torch
 from relative_cases import HEADS, SIZES, WHOLE, WIDTH, agree, by_pairs, logits, made, queries_and_keys
 
 from floater import FloaterConfig, Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer.attention import Attention
 
 
@@ -41,7 +42,12 @@ def test_values_are_the_surveys_equation_10(name, options, positions):
         [torch.stack([torch.stack([a(t, s) for s in key[b]]) for t in query[b]]) for b in range(2)]
     )
     wanted = (weights[..., None] * vectors[:, None]).sum(-2)
-    agree(model.value_bias(weights, model.prepare(positions), 1), wanted, weights, model.values_)
+    agree(
+        model.value_bias(weights, AttentionContext(model.prepare(positions), 1)),
+        wanted,
+        weights,
+        model.values_,
+    )
 
 
 @pytest.mark.parametrize("length", [4, 23])
@@ -70,7 +76,10 @@ def test_attention_is_that_of_wav2vec2_bert_in_transformers(length):
 
 def test_values_may_be_left_out():
     model = build("shaw", **SIZES, values=False)
-    assert model.value_bias(torch.zeros(1, HEADS, 3, 3), model.prepare(Positions.arange(3)), 0) is None
+    assert (
+        model.value_bias(torch.zeros(1, HEADS, 3, 3), AttentionContext(model.prepare(Positions.arange(3)), 0))
+        is None
+    )
     assert sum(p.numel() for p in model.parameters()) == 3 * 33 * WIDTH
 
 

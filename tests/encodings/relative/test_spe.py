@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 SIZES = {"dim": 4, "heads": 2, "layers": 2, "max_length": 16}
 CASES = [("spe_sine", {"sines": 3}), ("spe_conv", {"kernel": 5})]
@@ -59,7 +60,7 @@ def expected(built, q, k, positions, layer):
 
 
 def logits(built, q, k, positions, layer):
-    q, k, _ = built.qkv(q, k, q, built.prepare(positions), layer)
+    q, k, _ = built.qkv(q, k, q, AttentionContext(built.prepare(positions), layer))
     return torch.einsum("bthr,bshr->bhts", q, k) * built.scale(q.shape[-1])
 
 
@@ -104,7 +105,7 @@ def test_noise_is_drawn_in_training_and_stays_in_evaluation(name, given):
     built, x = model(name, **given), torch.randn(1, 7, 2, 2, dtype=torch.double)
 
     def filtered(positions, x=x):
-        return built.qkv(x, x, x, built.prepare(positions), 0)[0]
+        return built.qkv(x, x, x, AttentionContext(built.prepare(positions), 0))[0]
 
     assert torch.equal(filtered(Positions.arange(7)), filtered(Positions.arange(7)))
     long, more = Positions.arange(150), torch.cat([x, x.new_zeros(1, 143, 2, 2)], 1)

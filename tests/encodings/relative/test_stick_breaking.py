@@ -5,6 +5,7 @@ import torch
 from relative_cases import DIM, HEADS, SIZES
 
 from floater import FloaterConfig, Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer import FloaterModel
 
 
@@ -27,7 +28,7 @@ def test_nearer_keys_take_their_share_first(causal, current):
     logits = torch.randn(HEADS, 7, 7, dtype=torch.double)
     seen = torch.ones(7, 7, dtype=torch.bool).tril() if causal else torch.ones(7, 7, dtype=torch.bool)
     given = logits.masked_fill(~seen, -torch.inf)[None]
-    found = model.weights(given, model.prepare(Positions.arange(7)), 0)[0]
+    found = model.weights(given, AttentionContext(model.prepare(Positions.arange(7)), 0))[0]
     for head in range(HEADS):
         for t in range(7):
             wanted = broken(logits[head, t], t, seen[t].nonzero().flatten().tolist(), current)
@@ -38,7 +39,7 @@ def test_large_logits_take_all_and_small_ones_leave_it():
     model = build("stick_breaking", **SIZES, causal=True)
     logits = torch.full((1, 1, 1, 6), -200.0)
     logits[..., 2] = 200.0
-    found = model.weights(logits, model.prepare(Positions.arange(1, offset=5)), 0)
+    found = model.weights(logits, AttentionContext(model.prepare(Positions.arange(1, offset=5)), 0))
     assert found.flatten().tolist() == [0, 0, 1, 0, 0, 0]
 
 
@@ -73,9 +74,11 @@ def test_composed_with_rotary_the_sticks_break_at_rotated_logits():
     logits, positions = torch.randn(1, HEADS, 5, 5), Positions.arange(5)
     assert both.overrides("weights", "qkv")
     torch.testing.assert_close(
-        both.weights(logits, both.prepare(positions), 0), alone.weights(logits, alone.prepare(positions), 0)
+        both.weights(logits, AttentionContext(both.prepare(positions), 0)),
+        alone.weights(logits, AttentionContext(alone.prepare(positions), 0)),
     )
     x = torch.randn(1, 5, HEADS, DIM // HEADS)
     torch.testing.assert_close(
-        both.qkv(x, x, x, both.prepare(positions), 0), rotary.qkv(x, x, x, rotary.prepare(positions), 0)
+        both.qkv(x, x, x, AttentionContext(both.prepare(positions), 0)),
+        rotary.qkv(x, x, x, AttentionContext(rotary.prepare(positions), 0)),
     )

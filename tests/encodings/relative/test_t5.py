@@ -7,6 +7,7 @@ import torch
 from relative_cases import HEADS, SIZES, WHOLE, by_pairs, logits, made, queries_and_keys
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from floater.encodings.relative.t5 import T5, bucket
 
 
@@ -36,7 +37,7 @@ def test_the_bias_is_that_of_transformers(site, causal):
     with torch.no_grad():
         model.table.weight.copy_(theirs.relative_attention_bias.weight)
     q = torch.zeros(1, HEADS, 40, 4)
-    found = model.bias(q, q, model.prepare(Positions.arange(40)), 1)
+    found = model.bias(q, q, AttentionContext(model.prepare(Positions.arange(40)), 1))
     torch.testing.assert_close(found, theirs.compute_bias(40, 40))
 
 
@@ -46,7 +47,9 @@ def test_a_causal_stack_uses_every_bucket(name):
     model = build(name, **sizes, causal=True)
     t5 = next(part for part in model.modules() if isinstance(part, T5))
     q = torch.zeros(1, HEADS, 200, 4)
-    model.bias(q, q, model.prepare(Positions.arange(200)), 0).tril().square().sum().backward()
+    model.bias(
+        q, q, AttentionContext(model.prepare(Positions.arange(200)), 0)
+    ).tril().square().sum().backward()
     assert bool(t5.table.weight.grad.any(1).all())
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from floater.encodings.relative.waves import covered, frequencies
 from floater.flow import BoundedField
 
@@ -36,7 +37,7 @@ def turned(start, length, **options):
     model = build("rotary", **SIZES, **options)
     x = torch.ones(1, length, 2, 16, dtype=torch.double)
     at = torch.arange(start, start + length)[None]
-    return model.qkv(x, x, x, model.prepare(Positions(at, at)), 0)[1][0, :, 0]
+    return model.qkv(x, x, x, AttentionContext(model.prepare(Positions(at, at)), 0))[1][0, :, 0]
 
 
 def vectors(start, length, **options):

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from floater import FloaterConfig, Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer import FloaterModel
 
 theirs = pytest.importorskip("x_transformers")
@@ -27,7 +28,7 @@ def test_rotary_turns_the_same_pairs(start):
     angles, scale = rotary(at)
     model = build("rotary", **SIZES)
     state = model.prepare(Positions(at[None], at[None]))
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, state, 0)
+    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, 0))
     for own, x in zip(found[:2], (q, k), strict=True):
         wanted = parts.apply_rotary_pos_emb(x, angles, scale)
         torch.testing.assert_close(own.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)

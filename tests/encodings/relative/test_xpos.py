@@ -7,6 +7,7 @@ import torch
 from relative_cases import HEADS, PLACES, SIZES, TIMES, WIDTH, by_pairs, queries_and_keys
 
 from floater import PositionError, Positions, build
+from floater.encodings import AttentionContext
 
 LONG = Positions(torch.tensor([[8000, 8001, 8512]]), torch.tensor([[8000, 8001, 8512]]))
 
@@ -14,7 +15,7 @@ LONG = Positions(torch.tensor([[8000, 8001, 8512]]), torch.tensor([[8000, 8001, 
 def products(model, positions, q, k):
     """Dot products of queries (batch, heads, T, width) with keys of the same positions."""
     state = model.prepare(positions)
-    turned = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, state, 0)
+    turned = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, 0))
     return torch.einsum("bthi,bshi->bhts", *turned[:2])
 
 

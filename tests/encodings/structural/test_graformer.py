@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from structural_cases import SIZES, qk
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 
 def relation(lengths, t, s):
@@ -38,7 +39,7 @@ def test_logits_get_the_scalar_of_the_signed_distance(case):
     model = build("graformer", **SIZES, reach=2).double()
     positions = Positions.graph([sorted(edges)], sizes=[size])
     q, k = qk(positions)
-    bias = model.bias(q, k, model.prepare(positions), 1)
+    bias = model.bias(q, k, AttentionContext(model.prepare(positions), 1))
     graph = nx.DiGraph(edges)
     graph.add_nodes_from(range(size))
     lengths = dict(nx.all_pairs_shortest_path_length(graph))
@@ -64,7 +65,7 @@ def test_subwords_of_one_word_stand_at_their_distance_in_tokens():
         model.scalars.weight.copy_(torch.arange(12.0).unsqueeze(1).expand(12, 2))
         state = model.prepare(Positions.graph([[(0, 1)]], words=[words]))
     q = torch.zeros(1, 2, 5, 4)
-    found = model.bias(q, q, state, 0)[0, 1].tolist()
+    found = model.bias(q, q, AttentionContext(state, 0))[0, 1].tolist()
     # 8 and 9 are the distances 1 and -1, 10 and 11 are 2 and -2 and farther
     assert found == [
         [0, 8, 10, 10, 2],

@@ -5,6 +5,7 @@ from structural_cases import SIZES, qk
 from test_structural import EDGES, LABELS, LENGTHS, path_ids
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 
 def test_queries_and_keys_get_vectors_of_the_labels_between_them():
@@ -13,7 +14,7 @@ def test_queries_and_keys_get_vectors_of_the_labels_between_them():
     positions = Positions.graph(EDGES, sizes=LENGTHS)
     state, (q, k) = model.prepare(positions), qk(positions)
     for layer in range(2):
-        bias = model.bias(q, k, state, layer)
+        bias = model.bias(q, k, AttentionContext(state, layer))
         for sample, (edges, size) in enumerate(zip(EDGES, LENGTHS, strict=True)):
             for t in range(size):
                 for s in range(size):

@@ -8,6 +8,7 @@ import torch
 from structural_cases import SIZES
 
 from floater import Positions
+from floater.encodings import AttentionContext
 from small_models import randomised
 
 
@@ -25,7 +26,7 @@ def test_biases_are_means_over_the_edges_of_the_shortest_path(hops, reach):
     model = made(labels=3, hops=hops, reach=reach)
     state = model.prepare(Positions.graph(graph))
     assert state[0][0].tolist() == [graph.degree(node) for node in range(12)]
-    bias = model.bias(None, None, state, 1)[0]
+    bias = model.bias(None, None, AttentionContext(state, 1))[0]
     paths = dict(nx.all_pairs_shortest_path(graph))
     for t in range(12):
         for s in range(12):

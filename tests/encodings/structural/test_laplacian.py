@@ -7,6 +7,7 @@ import torch
 from structural_cases import SIZES, encoder
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 GRAPH = nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (1, 4), (2, 6), (2, 5)])  # no eigenvalue twice
 VALUES, VECTORS = np.linalg.eigh(nx.normalized_laplacian_matrix(GRAPH, nodelist=range(7)).toarray())
@@ -70,7 +71,7 @@ def test_nodes_see_their_neighbours_alone(attention):
 
 def test_a_loop_lets_a_node_see_itself():
     model = build("laplacian", **SIZES)
-    mask = model.mask(model.prepare(Positions.graph([[(0, 0), (0, 1)]])), 0)
+    mask = model.mask(AttentionContext(model.prepare(Positions.graph([[(0, 0), (0, 1)]])), 0))
     assert mask.tolist() == [[[[True, True], [True, False]]]]
 
 

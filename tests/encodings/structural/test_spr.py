@@ -6,6 +6,7 @@ import torch
 from structural_cases import SIZES, TREES, qk
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from small_models import wave
 
 
@@ -69,7 +70,10 @@ def test_keys_and_values_get_vectors_of_relations(reach, blocks):
     limit = reach or 16
     chosen = {"input": [0], "all": [0, 1]}.get(blocks, blocks) if isinstance(blocks, str) else blocks
     for layer in range(2):
-        bias, values = model.bias(q, k, state, layer), model.value_bias(weights, state, layer)
+        bias, values = (
+            model.bias(q, k, AttentionContext(state, layer)),
+            model.value_bias(weights, AttentionContext(state, layer)),
+        )
         if layer not in chosen:
             assert bias is None
             assert values is None

@@ -9,6 +9,7 @@ import torch
 from structural_cases import SIZES, qk
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from small_models import wave
 
 EDGES = [[(0, 1, 2), (2, 1, 0), (2, 3, 1), (3, 4, 1)], [(1, 0, 1), (3, 2, 2)]]
@@ -67,7 +68,10 @@ def test_pairs_get_vectors_of_the_labels_between_them(given):
     weights = torch.rand(2, 2, 5, 5, dtype=torch.float64)
     weights[1, :, :, 4] = 0  # padding
     for layer in range(2):
-        bias, values = model.bias(q, k, state, layer), model.value_bias(weights, state, layer)
+        bias, values = (
+            model.bias(q, k, AttentionContext(state, layer)),
+            model.value_bias(weights, AttentionContext(state, layer)),
+        )
         for sample, (edges, size) in enumerate(zip(EDGES, LENGTHS, strict=True)):
             for t in range(size):
                 mixed = torch.zeros(8).double()
@@ -100,7 +104,9 @@ def test_all_parameters_of_the_convolution_are_trained():
     positions = Positions.graph(EDGES, sizes=LENGTHS)
     state, (q, k) = model.prepare(positions), qk(positions)
     out = sum(
-        model.bias(q, k, state, n).sin().sum() + model.value_bias(q @ k.mT, state, n).sum() for n in range(2)
+        model.bias(q, k, AttentionContext(state, n)).sin().sum()
+        + model.value_bias(q @ k.mT, AttentionContext(state, n)).sum()
+        for n in range(2)
     )
     out.backward()
     for name, parameter in model.named_parameters():

@@ -8,6 +8,7 @@ import torch
 from structural_cases import LABELS, OPTIONS, ROWS, SIZES, TREES, encoder, qk
 
 from floater import PositionError, Positions, build, catalogue
+from floater.encodings import AttentionContext
 from floater.encodings.structural.floater_tree import path_lengths
 from floater.encodings.structural.structured import mixture, scores
 from floater.structures import trees
@@ -87,9 +88,9 @@ def test_subwords_inherit_the_place_of_their_word(name):
     if name == "spr_relative":  # its order is that of tokens
         return
     q, k = qk(own)
-    logits = model.bias(q, k, model.prepare(own), 0)
+    logits = model.bias(q, k, AttentionContext(model.prepare(own), 0))
     if logits is not None:
-        subwords = model.bias(q[:, :, words], k[:, :, words], model.prepare(shared), 0)
+        subwords = model.bias(q[:, :, words], k[:, :, words], AttentionContext(model.prepare(shared), 0))
         torch.testing.assert_close(subwords, logits[:, :, words][..., words])
 
 

@@ -6,6 +6,7 @@ import torch
 from structural_cases import SIZES
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 from floater.structures import intimacy, wl_colours
 
 pytest.importorskip("torch_geometric")
@@ -51,7 +52,9 @@ def test_neighbours_are_those_of_torch_geometric(graph):
 
     own = data(graph)
     theirs = to_dense_adj(own.edge_index, max_num_nodes=own.num_nodes)[0].bool()
-    mask = build("laplacian", **SIZES).mask(build("laplacian", **SIZES).prepare(positions(graph)), 0)
+    mask = build("laplacian", **SIZES).mask(
+        AttentionContext(build("laplacian", **SIZES).prepare(positions(graph)), 0)
+    )
     assert torch.equal(mask[0, 0], theirs)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from floater import Positions, build
+from floater.encodings import AttentionContext
 
 SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 
@@ -27,8 +28,8 @@ def test_only_the_rows_and_columns_of_cls_change(inner, cls):
     positions = replace(positions, special=special)
     is_cls = positions.key == 0 if cls == "first" else special
     q = torch.randn(2, 2, 4, 4)
-    found = model.bias(q, q, model.prepare(positions), 1).expand(2, 2, 4, 4)
-    plain = model.inner.bias(q, q, model.inner.prepare(positions), 1).expand(2, 2, 4, 4)
+    found = model.bias(q, q, AttentionContext(model.prepare(positions), 1)).expand(2, 2, 4, 4)
+    plain = model.inner.bias(q, q, AttentionContext(model.inner.prepare(positions), 1)).expand(2, 2, 4, 4)
     assert model.scale(4) == model.inner.scale(4)
     for b in range(2):
         for t in range(4):
@@ -50,12 +51,12 @@ def test_terms_are_the_bias_without_its_matrix(inner, offset):
     positions = Positions.arange(5 - offset, offset=offset)
     state = model.prepare(positions)
     q, k = torch.randn(2, 2, 5 - offset, 4), torch.randn(2, 2, 5, 4)
-    terms = model.attention_terms(q, k, state, 1)
+    terms = model.attention_terms(q, k, AttentionContext(state, 1))
     query, key = terms.content
     logits = terms.scale * query @ key.mT
     if terms.bias is not None:
         logits = logits + terms.bias[:, positions.delta[0] - positions.delta[0].min()]
-    wanted = model.scale(4) * q @ k.mT + model.bias(q, k, state, 1)
+    wanted = model.scale(4) * q @ k.mT + model.bias(q, k, AttentionContext(state, 1))
     torch.testing.assert_close(logits, wanted.expand_as(logits), atol=1e-5, rtol=1e-5)
 
 
@@ -66,12 +67,14 @@ def test_a_special_token_anywhere_is_in_the_terms_of_a_product_alone(name):
     positions = replace(Positions.arange(4), special=special)
     state = model.prepare(positions)
     q = torch.randn(2, 2, 4, 4)
-    terms = model.attention_terms(q, q, state, 0)
+    terms = model.attention_terms(q, q, AttentionContext(state, 0))
     if name == "tupe_r":  # the bias of the distance has several rows to leave out
         assert terms is None
         return
     query, key = terms.content
-    torch.testing.assert_close(query @ key.mT, model.scale(4) * q @ q.mT + model.bias(q, q, state, 0))
+    torch.testing.assert_close(
+        query @ key.mT, model.scale(4) * q @ q.mT + model.bias(q, q, AttentionContext(state, 0))
+    )
 
 
 def test_cached_steps_know_which_of_their_queries_are_special():
@@ -80,7 +83,10 @@ def test_cached_steps_know_which_of_their_queries_are_special():
     whole = model.prepare(replace(Positions.arange(4), special=special))
     step = model.prepare(replace(Positions.arange(1, offset=3), special=special))
     q = torch.zeros(1, 2, 4, 4)
-    assert torch.equal(model.bias(q[:, :, 3:], q, step, 0), model.bias(q, q, whole, 0)[:, :, 3:])
+    assert torch.equal(
+        model.bias(q[:, :, 3:], q, AttentionContext(step, 0)),
+        model.bias(q, q, AttentionContext(whole, 0))[:, :, 3:],
+    )
 
 
 def test_the_model_within_keeps_its_bound():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from floater import FloaterConfig, Positions
+from floater.encodings import AttentionContext
 from floater.transformer.attention import Attention
 from small_models import randomised
 
@@ -67,7 +68,7 @@ def test_the_correlation_is_the_loop(name, matrix, cls, positions):
     start = positions.key.shape[1] - positions.query.shape[1]
     special = torch.zeros(2, positions.key.shape[1], dtype=torch.bool)
     special[0, 2] = special[1, 0] = special[1, -1] = True
-    found = model.bias(None, None, model.prepare(replace(positions, special=special)), 1)
+    found = model.bias(None, None, AttentionContext(model.prepare(replace(positions, special=special)), 1))
     found = found.expand(2, -1, -1, -1)
     for b in range(2):
         query, key = (x[b % len(x)].tolist() for x in (positions.query, positions.key))
@@ -110,8 +111,8 @@ def test_rows_and_columns_of_cls_are_constant_and_the_corner_is_theta_1(name):
 def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(name):
     model = made(name)
     state = model.prepare(Positions.arange(5))
-    bias = model.bias(None, None, state, 0)
-    assert bias is model.bias(None, None, state, 2)
+    bias = model.bias(None, None, AttentionContext(state, 0))
+    assert bias is model.bias(None, None, AttentionContext(state, 2))
     config = FloaterConfig(hidden_size=DIM, num_attention_heads=HEADS)
     attention = Attention(config, 2).double()
     x = torch.randn(2, 5, DIM, dtype=torch.double)

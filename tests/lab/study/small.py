@@ -68,7 +68,7 @@ class Inline:
 def run_inline(patch: pytest.MonkeyPatch, *, report: bool = True) -> Inline:
     """Let studies run their trials in this process, and write reports only if these are looked at."""
     inline = Inline()
-    patch.setattr(run, "launcher", lambda *_: inline)
+    patch.setattr(run, "choose_launcher", lambda *_: inline)
     patch.setattr(launch, "POLL", 0)
     if not report:
         patch.setattr(run, "write_report", lambda *_: None)

@@ -11,7 +11,7 @@ import pytest
 from floater.lab.settings import SettingsError
 from floater.lab.study import ray_launcher, run
 from floater.lab.study.grid import grid
-from floater.lab.study.launch import launcher, run_trials
+from floater.lab.study.launch import choose_launcher, run_trials
 from floater.lab.study.settings import Budget
 
 from .small import run_inline, settings
@@ -61,7 +61,7 @@ def test_a_trial_that_outgrows_its_memory_is_stopped(cluster: Any, tmp_path: Pat
 
 def test_a_trial_too_large_for_every_machine_is_refused(cluster: Any, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no machine of the Ray cluster has 1 cores, 500.0 GiB of"):
-        launcher("ray", Budget(trial_memory=500.0), tmp_path, {})
+        choose_launcher("ray", Budget(trial_memory=500.0), tmp_path, {})
 
 
 def test_a_cluster_that_lost_its_machines_ends_the_study(
@@ -71,7 +71,7 @@ def test_a_cluster_that_lost_its_machines_ends_the_study(
     monkeypatch.setattr(ray_launcher, "LOOK", 0.1)
     large = cluster.add_node(num_cpus=1, memory=9 * 2**30)
     cluster.wait_for_nodes()
-    place = launcher("ray", Budget(trial_memory=8.0), tmp_path, {})
+    place = choose_launcher("ray", Budget(trial_memory=8.0), tmp_path, {})
     cluster.remove_node(large)
     trials = grid(settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1]), "here")
     with pytest.raises(SettingsError, match=r"lost every machine with 1 cores, 8\.0 GiB of memory"):

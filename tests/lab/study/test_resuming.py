@@ -161,7 +161,7 @@ def test_a_trial_that_ends_without_a_word_is_a_failed_one(
 
         def stop(self) -> None: ...
 
-    monkeypatch.setattr(run, "launcher", lambda *_: Silent())
+    monkeypatch.setattr(run, "choose_launcher", lambda *_: Silent())
     small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}}
     results = run.study(settings(tmp_path, seeds=[1], **small))
     assert [(o.status, o.error[:26]) for o in results.outcomes] == [("failed", "it ended without a message")]

@@ -11,7 +11,7 @@ import pytest
 from floater.lab.settings import SettingsError
 from floater.lab.study import slurm_launcher
 from floater.lab.study.grid import grid
-from floater.lab.study.launch import launcher
+from floater.lab.study.launch import choose_launcher
 from floater.lab.study.settings import Budget
 from floater.lab.study.slurm_launcher import SlurmLauncher
 
@@ -60,7 +60,7 @@ def test_a_job_that_was_lost_names_its_log(tmp_path: Path) -> None:
 
 def test_a_machine_without_slurm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="launcher is 'slurm': "):
-        launcher("slurm", Budget(), tmp_path, {})
+        choose_launcher("slurm", Budget(), tmp_path, {})
 
 
 def test_an_option_that_submitit_does_not_know_is_refused(tmp_path: Path) -> None:

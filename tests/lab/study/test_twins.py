@@ -146,7 +146,7 @@ def small(settings: StudySettings, name: str, place: Path) -> StudySettings:
         settings=common,
         models=variants,
         tests=tests,
-        short_to_long=ShortToLong(builtin=60 * settings.short_to_long.given),
+        short_to_long=ShortToLong(builtin=60 * settings.short_to_long.enabled),
         checkpoints={},
         seeds=settings.seeds[:1],
         axes=settings.axes | ({"rate": dict([*rates.items()][:1])} if rates else {}),

@@ -21,8 +21,8 @@ class Abacus(PositionModel):
     """A learned vector for the place of a digit in its number, shifted at random in training (section 3).
 
     Digit i of a number, i = 1, 2, ... in the order of the text, gets e[k + i]; k is uniform in 0 to
-    `max_offset`, sampled for each batch in training, and 0 in evaluation: so that the places beyond the
-    longest training number have trained vectors. Other tokens get e[0]. Numbers must be written with the
+    `max_offset`, sampled for each batch in training, and 0 in evaluation. Places beyond the longest training
+    number thus have trained vectors, too. Other tokens get e[0]. Numbers must be written with the
     least digit first, so that digits of the same place share a vector. The authors combine it with FIRE, as
     `compose` can. Positions are not read, only tokens and their order.
 
@@ -57,7 +57,7 @@ class Abacus(PositionModel):
             "shift": "positions are counted within a number",
         },
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Abacus(PositionModel):
         whole_numbers(positions, "abacus")
         token, document = tokens_and_documents(positions, "abacus")
 
-        def places(both: Tensor) -> Tensor:
+        def digit_index(both: Tensor) -> Tensor:
             digit = torch.isin(both[..., 0], both.new_tensor(self.digits))
             goes_on = torch.zeros_like(digit)
             goes_on[:, 1:] = digit[:, 1:] & digit[:, :-1] & (both[:, 1:, 1] == both[:, :-1, 1])
             return ((since(~goes_on) + 1) * digit)[..., None].expand_as(both)
 
-        found = skip_padding(torch.stack([token, document], -1), positions.key_valid, places)[..., 0]
+        index = skip_padding(torch.stack([token, document], -1), positions.key_valid, digit_index)[..., 0]
         if self.training:
-            found = torch.where(found > 0, found + torch.randint(self.max_offset + 1, (1,)).item(), found)
-        longest, size = int(found.max()) if found.numel() else 0, len(self.table)
+            index = torch.where(index > 0, index + torch.randint(self.max_offset + 1, (1,)).item(), index)
+        longest, size = int(index.max()) if index.numel() else 0, len(self.table)
         if longest >= size:
             raise PositionError(f"a number reaches place {longest}; 'abacus' has {size - 1} (size {size})")
-        return found
+        return index
 
     def embed(self, x: Tensor, state: Tensor) -> Tensor:
         return x + self.table[state].to(x.dtype)
@@ -107,7 +107,7 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
     """Return the token ids and documents of a whole text, each (batch or 1, T).
 
     Raises:
-        PositionError: if there are no token ids, or keys of an earlier step.
+        PositionError: if the positions have no token ids, or keys of an earlier step.
 
     Example:
         >>> tokens_and_documents(Positions.arange(2), "abacus")
@@ -126,7 +126,13 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
 
 
 def since(begins: Tensor) -> Tensor:
-    """Return how many tokens ago the last run began, (batch, T), for the tokens (batch, T) that begin one.
+    """Return the number of tokens since the begin of each token's run.
+
+    Args:
+        begins: (batch, T) bool, True where a run begins.
+
+    Returns:
+        (batch, T), 0 where a run begins.
 
     Example:
         >>> since(torch.tensor([[True, False, False, True, False]])).tolist()

@@ -38,7 +38,7 @@ class Axial(AddedVectors):
 
     Example:
         >>> model = Axial(StackSpec(dim=4, heads=1, layers=1, max_length=6), segment=3)
-        >>> model.segments.shape, model.places.shape
+        >>> model.segments.shape, model.offsets.shape
         (torch.Size([2, 2]), torch.Size([3, 2]))
     """
 
@@ -66,16 +66,21 @@ class Axial(AddedVectors):
                 f"{spec.dim}"
             )
         self.segment, self.order = segment, order
-        of_segment, of_place = (first, spec.dim - first)[:: 1 if order == "released" else -1]
-        self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), of_segment))
-        self.places = nn.Parameter(torch.empty(segment, of_place))
+        segment_dim, offset_dim = (first, spec.dim - first)[:: 1 if order == "released" else -1]
+        self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), segment_dim))
+        self.register_parameter("places", nn.Parameter(torch.empty(segment, offset_dim)))
         self.reset_parameters()
 
+    @property
+    def offsets(self) -> nn.Parameter:
+        """Return the table of offsets, which saved models call `places`."""
+        return self.get_parameter("places")
+
     def reset_parameters(self) -> None:
-        for table in (self.segments, self.places):
+        for table in (self.segments, self.offsets):
             nn.init.normal_(table, std=self.spec.dim**-0.5)
 
     def prepare(self, positions: Positions) -> Tensor:
         query = whole_numbers(positions, "axial", self.spec.max_length)
-        parts = self.segments[query // self.segment], self.places[query % self.segment]
+        parts = self.segments[query // self.segment], self.offsets[query % self.segment]
         return torch.cat(parts[:: 1 if self.order == "released" else -1], dim=-1)

@@ -88,13 +88,13 @@ class Cape(PositionModel):
             self.card = replace(self.card, exceptions={})
 
     def prepare(self, positions: Positions) -> Tensor:
-        place = positions.query.to(wide_dtype(positions.query.device))
+        query = positions.query.to(wide_dtype(positions.query.device))
         if not self.normalize:
-            return place
+            return query
         valid = whole_sequence(positions, "the mean of positions (normalize=True)")
         if valid is None:
-            return place - place.mean(1, keepdim=True)
-        return place - (place * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+            return query - query.mean(1, keepdim=True)
+        return query - (query * valid).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
 
     def embed(self, x: Tensor, state: Tensor) -> Tensor:
         if self.training:

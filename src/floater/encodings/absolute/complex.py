@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
@@ -132,7 +133,7 @@ class ComplexAttention(Complex):
     Example:
         >>> model = ComplexAttention(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> q, k = torch.tensor([[[[1.0, 0.0]]]]), torch.tensor([[[[0.0, 5.0]]]])  # 1 and 5i
-        >>> model.logits(q @ k.mT, q, k, None, 0) / model.scale(2)
+        >>> model.logits(q @ k.mT, q, k, AttentionContext(None, 0)) / model.scale(2)
         tensor([[[[5.]]]])
     """
 
@@ -155,7 +156,7 @@ class ComplexAttention(Complex):
         return super().scale(head_dim // 2)
 
     def logits(
-        self, logits: Tensor, q: Tensor, k: Tensor, state: tuple[Tensor, Tensor], layer: int
+        self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[tuple[Tensor, Tensor]]
     ) -> Tensor:
         turned = torch.stack((-k[..., 1::2], k[..., ::2]), dim=-1).flatten(-2)
         imaginary = q @ turned.transpose(-1, -2) * self.scale(q.shape[-1])

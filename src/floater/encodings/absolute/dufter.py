@@ -28,9 +28,10 @@ class DufterAbsolute(PositionBias):
     Bounded: a position past max_length is an error.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = DufterAbsolute(StackSpec(dim=4, heads=2, layers=1, max_length=3))
         >>> q = torch.zeros(1, 2, 3, 2)
-        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(3)), 0)).shape
         torch.Size([1, 2, 3, 3])
     """
 

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, chosen_blocks, is_number, one_of
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
-from floater.encodings.model import PositionModel, Projection
+from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.spec import StackSpec
@@ -44,7 +45,7 @@ def learned_field(
     """Build the field of the options `field`, `hidden` and `activation`, with adapted clocks.
 
     Raises:
-        PositionError: if there is none of this kind, or with this activation.
+        PositionError: if the kind is unknown, or a bounded field gets another activation than tanh.
 
     Example:
         >>> type(learned_field("bounded", 4, None, "tanh")).__name__
@@ -212,7 +213,7 @@ class Floater(PositionModel):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions a baked model has; None before."""
+        """Return the number of positions of a baked model; None if it is not baked."""
         return min((flow.length for flow in self.flows if isinstance(flow, BakedFlow)), default=None)
 
     def bake(self, length: int) -> None:
@@ -258,7 +259,8 @@ class Floater(PositionModel):
             return x
         return x + state.vectors[layer].at(layer, "p").to(x.dtype)
 
-    def projection_bias(self, name: Projection, state: FloaterState, layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, context: AttentionContext[FloaterState]) -> Tensor | None:
+        layer = context.layer
         if self.injection == "add" or layer not in self.blocks:
             return None
-        return state.vectors[layer].at(layer, name)
+        return context.state.vectors[layer].at(layer, name)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
@@ -81,12 +82,12 @@ class MTAN(Precise):
     def prepare(self, positions: Positions) -> Positions:
         return positions
 
-    def bias(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> Tensor:
-        query, key = self.projected(q, state, layer)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Positions]) -> Tensor:
+        query, key = self.projected(q, context.state, context.layer)
         return query @ key.mT
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> AttentionTerms:
-        return product_terms(q, k, self.scale(q.shape[-1]), *self.projected(q, state, layer))
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Positions]) -> AttentionTerms:
+        return product_terms(q, k, self.scale(q.shape[-1]), *self.projected(q, context.state, context.layer))
 
     def projected(self, q: Tensor, state: Positions, layer: int) -> tuple[Tensor, Tensor]:
         """Return the scaled W phi(t) + b and V phi(s) + c of each head, (batch or 1, heads, T or S, D)."""
@@ -100,7 +101,7 @@ class MTAN(Precise):
                     (features[0], features[-1]), self.weight[layer], self.feature_bias[layer], strict=True
                 )
             ]
-        of_query, of_key = (
+        query, key = (
             part.view(*part.shape[:2], heads, part.shape[-1] // heads).transpose(1, 2) for part in parts
         )
-        return of_query * float(of_query.shape[-1] ** -0.5), of_key
+        return query * float(query.shape[-1] ** -0.5), key

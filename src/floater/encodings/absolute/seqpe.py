@@ -77,7 +77,8 @@ class SeqPE(PositionBias):
         if not 0 <= dropout < 1:
             raise PositionError(f"dropout is {dropout}; it must be at least 0 and below 1")
         dim = spec.dim
-        self.value, self.place = nn.Embedding(10, dim), nn.Embedding(digits, dim)
+        self.value = nn.Embedding(10, dim)
+        self.add_module("place", nn.Embedding(digits, dim))
         self.last = nn.Parameter(torch.empty(dim))
         self.blocks = nn.ModuleList(_Block(dim, spec.heads, dropout) for _ in range(depth))
         self.norm, self.out, self.projections = (
@@ -88,9 +89,14 @@ class SeqPE(PositionBias):
         self.reset_parameters()
 
     @property
+    def ranks(self) -> Tensor:
+        """Return the vectors (digits, dim) of the ranks of digits, whose table saved models call `place`."""
+        return self.get_parameter("place.weight")
+
+    @property
     def max_positions(self) -> int:
         """Return the number of positions with at most that number of digits."""
-        return int(10 ** len(self.place.weight))
+        return int(10 ** len(self.ranks))
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.last, std=0.02)
@@ -104,12 +110,12 @@ class SeqPE(PositionBias):
 
     def digit_values(self, at: Tensor) -> Tensor:
         """Return the digits of integers (N,), the highest first, (N, digits)."""
-        powers = [10**n for n in reversed(range(len(self.place.weight)))]
+        powers = [10**n for n in reversed(range(len(self.ranks)))]
         return at[:, None] // torch.tensor(powers, device=at.device) % 10
 
     def vectors(self, at: Tensor) -> Tensor:
         """Return p of integer positions (N,), (N, dim)."""
-        x = self.value(self.digit_values(at)) + self.place.weight
+        x = self.value(self.digit_values(at)) + self.ranks
         x = torch.cat([x, self.last.to(x.dtype).expand(len(x), 1, -1)], 1)
         for block in self.blocks:
             x = block(x)
@@ -118,15 +124,15 @@ class SeqPE(PositionBias):
 
     def prepare(self, positions: Positions) -> ProductBias:
         whole_numbers(positions, "seqpe", self.max_positions)
-        places = positions.query, positions.key
-        at = torch.cat([place.flatten() for place in places])
+        sides = positions.query, positions.key
+        at = torch.cat([side.flatten() for side in sides])
         index = torch.arange(len(at), device=at.device)
         if not torch.compiler.is_compiling():  # the number of distinct positions depends on the data
             at, index = torch.unique(at, return_inverse=True)
         both = self.projections(self.vectors(at)).unflatten(-1, (2, self.spec.heads, -1))
-        rows = torch.split(index, [place.numel() for place in places])
+        rows = torch.split(index, [side.numel() for side in sides])
         query, key = (
-            both[row.view(place.shape), n].transpose(1, 2)
-            for n, (row, place) in enumerate(zip(rows, places, strict=True))
+            both[row.view(side.shape), n].transpose(1, 2)
+            for n, (row, side) in enumerate(zip(rows, sides, strict=True))
         )
         return ProductBias(query * self.scale(query.shape[-1]), key)

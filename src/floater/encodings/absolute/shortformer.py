@@ -6,6 +6,7 @@ from torch import Tensor
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import QKV, PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -31,7 +32,7 @@ class Shortformer(PositionModel):
         >>> import torch
         >>> model = Shortformer(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.zeros(1, 1, 2)
-        >>> model.inputs(x, model.prepare(Positions.arange(1)), 0)
+        >>> model.inputs(AttentionContext(model.prepare(Positions.arange(1)), 0, x))
         (tensor([[[0., 1.]]]), tensor([[[0., 1.]]]), tensor([[[0., 0.]]]))
     """
 
@@ -55,6 +56,7 @@ class Shortformer(PositionModel):
     def prepare(self, positions: Positions) -> Tensor:
         return sinusoid(positions.query, self.spec.dim)
 
-    def inputs(self, x: Tensor, state: Tensor, layer: int) -> QKV:
-        infused = x + state.to(x.dtype)
+    def inputs(self, context: AttentionContext[Tensor]) -> QKV:
+        x = context.x
+        infused = x + context.state.to(x.dtype)
         return infused, infused, x

@@ -12,8 +12,8 @@ from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
-from floater.encodings.model import Projection
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.spec import StackSpec
@@ -107,9 +107,9 @@ class Sinusoidal(AddedVectors):
             return state
         return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.spec.dim)
 
-    def projection_bias(self, name: Projection, state: Tensor, layer: int) -> Tensor | None:
+    def projection_bias(self, name: Projection, context: AttentionContext[Tensor]) -> Tensor | None:
         if not len(self.maps) or name != _PROJECTIONS[self.spec.site]:
             return None
-        weight: Tensor = self.maps[layer]
-        added: Tensor = state.to(weight.dtype) @ weight
+        weight: Tensor = self.maps[context.layer]
+        added: Tensor = context.state.to(weight.dtype) @ weight
         return added

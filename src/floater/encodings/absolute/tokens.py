@@ -46,15 +46,15 @@ def whole_numbers(
         Traceback (most recent call last):
         floater.encodings.errors.PositionError: 'synthesizer' ends at position 1; position 2 was requested
     """
-    places = positions.query, positions.key
-    if any(place.is_floating_point() for place in places):
+    both = positions.query, positions.key
+    if any(each.is_floating_point() for each in both):
         raise PositionError(
             f"'{name}' counts tokens; real positions need a model such as 'floater' or 'rotary'"
         )
     below = positions.below
-    known = signed or (below is not None and (limit is None or below <= limit))
-    for place in places:
-        low, high = (int(end) for end in place.aminmax()) if place.numel() and not known else (0, 0)
+    in_range = signed or (below is not None and (limit is None or below <= limit))
+    for each in both:
+        low, high = (int(end) for end in each.aminmax()) if each.numel() and not in_range else (0, 0)
         if low < 0:
             raise PositionError(f"'{name}' starts at position 0; position {low} was requested")
         if limit is not None and high >= limit:
@@ -103,5 +103,5 @@ def skip_padding(x: Tensor, valid: Tensor | None, along: Callable[[Tensor], Tens
     if valid is None or not x.numel():
         return along(x) if x.numel() else x
     order = (~valid).long().argsort(dim=1, stable=True)[..., None].expand_as(x)
-    found = along(x.masked_fill(~valid[..., None], 0.0).gather(1, order))
-    return torch.empty_like(found).scatter(1, order, found)
+    mapped = along(x.masked_fill(~valid[..., None], 0.0).gather(1, order))
+    return torch.empty_like(mapped).scatter(1, order, mapped)

@@ -15,8 +15,8 @@ class Universal(Sinusoidal):
     Section 2.1 of the paper, equation 6 there; Dufter et al. 2022, equation 24, which is printed with t and l
     inside the exponent: read sin(10000^{-j/d} t) + sin(10000^{-j/d} l). The frequencies are the paper's; the
     released program has others, counts layers from 0, learns the vectors of layers by default, and drops the
-    embeddings out before it adds to them. One layer for all steps and halting are
-    `FloaterConfig.share_layers` and `FloaterConfig.halting`, for this and every other model.
+    embeddings out before it adds to them. One layer for all steps is
+    `FloaterConfig.share_layers`, for this and every other model.
 
     Raises:
         PositionError: if dim is odd.

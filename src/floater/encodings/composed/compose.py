@@ -46,5 +46,5 @@ class Compose(Composite):
         super().__init__(spec, models, [range(len(models))] * spec.layers)
 
     @classmethod
-    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
-        return list(given["models"])
+    def named_parts(cls, options: Mapping[str, Any]) -> Sequence[Part]:
+        return list(options["models"])

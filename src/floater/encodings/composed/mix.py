@@ -56,5 +56,5 @@ class Mix(Composite):
             )
 
     @classmethod
-    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
-        return [given[key] for key in ("model", "other") if key in given]
+    def named_parts(cls, options: Mapping[str, Any]) -> Sequence[Part]:
+        return [options[key] for key in ("model", "other") if key in options]

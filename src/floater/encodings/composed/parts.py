@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, Point
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel, Projection, Stage
-from floater.encodings.registry import build_for, catalogue, name_of, options
+from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.registry import build_for, catalogue, name_of
+from floater.encodings.registry import options as default_options
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
@@ -27,7 +29,7 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
         part: a name of the catalogue, or a mapping of `name` and options.
 
     Raises:
-        PositionError: if it is neither.
+        PositionError: if the part is neither.
 
     Example:
         >>> named({"name": "rotary", "base": 500.0})
@@ -43,11 +45,16 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class States:
-    """States of the encodings of a composition at the queries, and at all keys where a cache holds unrotated
-    ones, by the index of the rotation."""
+    """The states of the encodings of a composition.
+
+    Args:
+        models: the state of each encoding, at the positions of the queries.
+        key_states: the states of rotations at the positions of all keys, by the index of the encoding, where
+            a cache holds keys that are not rotated.
+    """
 
     models: list[Any]
-    of_keys: dict[int, Any]
+    key_states: dict[int, Any]
 
 
 class Composite(PositionModel):
@@ -63,7 +70,7 @@ class Composite(PositionModel):
 
     Args:
         parts: the encodings.
-        acting: by block, the indices of the parts that act there.
+        acting: indices of the parts that act in each block.
 
     Raises:
         PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or they do
@@ -89,8 +96,8 @@ class Composite(PositionModel):
         if not all(self._rotations_commute(indices) for indices in self._acting_in):
             why = "rotations in different planes do not commute"
             self.card = replace(self.card, exceptions={**self.card.exceptions, "shift": why})
-        self.derives_places = all(
-            part.derives_places for part in kinds if part.card.point in ("relative", "both")
+        self.derives_positions = all(
+            part.derives_positions for part in kinds if part.card.point in ("relative", "both")
         )
         self.needs_cross_attention = any(part.needs_cross_attention for part in self.models)
         trees = {part.needs for part in self.models if hasattr(part, "needs")}
@@ -133,8 +140,11 @@ class Composite(PositionModel):
             )
         for indices in self._acting_in:
             acting = [self.models[index] for index in indices]
-            if sum(part.overrides("inputs") for part in acting) > 1:
+            # what replaces keys chooses their input, too
+            if sum(part.overrides("inputs") or part.stage == Stage.REPLACE for part in acting) > 1:
                 raise PositionError("two encodings choose what the projections read; one can be a part")
+            if sum(part.stage == Stage.APPEND for part in acting) > 1:
+                raise PositionError("two encodings append components to the keys; one can be a part")
             if sum(part.overrides("weights") for part in acting) > 1:
                 raise PositionError("two encodings replace the softmax; one can be a part")
             turning = [part for part in acting if part.stage == Stage.ROTATE]
@@ -153,17 +163,19 @@ class Composite(PositionModel):
                 )
 
     @classmethod
-    def recipe(cls, given: Mapping[str, Any]) -> str:
-        """Return the recipe of the parts that have another than the plain Transformer's.
+    def recipe(cls, options: Mapping[str, Any]) -> str:
+        """Return the recipe for which the parts ask; without one that of the plain Transformer.
 
         Raises:
-            PositionError: if they have different ones.
+            PositionError: if parts ask for different recipes.
         """
-        parts = map(named, cls.named_parts(given))
-        found = {
-            name: catalogue()[name].recipe(options(name) | own) for name, own in parts if name in catalogue()
+        parts = map(named, cls.named_parts(options))
+        recipes = {
+            name: catalogue()[name].recipe(default_options(name) | chosen)
+            for name, chosen in parts
+            if name in catalogue()
         }
-        asked = {recipe: name for name, recipe in found.items() if recipe != cls.card.recipe}
+        asked = {recipe: name for name, recipe in recipes.items() if recipe != cls.card.recipe}
         if len(asked) > 1:
             (one, first), (other, second) = list(asked.items())[:2]
             raise PositionError(
@@ -172,17 +184,17 @@ class Composite(PositionModel):
         return next(iter(asked), cls.card.recipe)
 
     @classmethod
-    def named_parts(cls, given: Mapping[str, Any]) -> Sequence[Part]:
+    def named_parts(cls, options: Mapping[str, Any]) -> Sequence[Part]:
         """Return the parts that options name."""
         raise NotImplementedError(f"{cls.__name__} must define named_parts")
 
     @property
     def models(self) -> list[PositionModel]:
-        """Return the encodings; those of a part that is a composition itself one by one."""
-        found: list[PositionModel] = []
+        """Return the encodings; a part that is a composition itself is replaced by its own encodings."""
+        leaves: list[PositionModel] = []
         for part in self.parts:
-            found += part.models if isinstance(part, Composite) else [part]  # type: ignore[list-item]
-        return found
+            leaves += part.models if isinstance(part, Composite) else [part]  # type: ignore[list-item]
+        return leaves
 
     def acting(self, layer: int) -> Sequence[int]:
         """Return the indices of the encodings that act in a block, among `models`."""
@@ -202,12 +214,12 @@ class Composite(PositionModel):
 
     @property
     def reads_times(self) -> bool:
-        """Return whether a part does; each part is prepared at its own positions or times."""
+        """Return whether a part reads times; each part is prepared at those that it reads."""
         return any(part.reads_times for part in self.models)
 
     @property
     def reads_distances(self) -> bool:
-        """Return whether a part does and no other would read true distances beside it, as rotations do."""
+        """Return whether a part reads distances, and no other, as rotations do, reads true ones beside it."""
         return any(part.reads_distances for part in self.models) and not self.overrides("qkv")
 
     def overrides(self, *hooks: str) -> bool:
@@ -219,87 +231,89 @@ class Composite(PositionModel):
             part.reset_parameters()
 
     def prepared(self, positions: Positions) -> States:
-        models, of_keys = self.models, {}
+        models, key_states = self.models, {}
         if positions.query.shape[1] != positions.key.shape[1]:
             late = {index for indices in self._late_in for index in indices}
-            of_keys = {index: models[index].prepared(positions.of_keys) for index in late}
-        return States([part.prepared(positions) for part in models], of_keys)
+            key_states = {index: models[index].prepared(positions.keys_as_queries) for index in late}
+        return States([part.prepared(positions) for part in models], key_states)
 
     prepare = prepared
 
     def embed(self, x: Tensor, state: States) -> Tensor:
-        for part, own in zip(self.models, state.models, strict=True):
-            x = part.embed(x, own)
+        for part, part_state in zip(self.models, state.models, strict=True):
+            x = part.embed(x, part_state)
         return x
 
-    def _acting(self, state: States, layer: int) -> Iterator[tuple[PositionModel, Any]]:
-        models = self.models
-        return ((models[index], state.models[index]) for index in self._acting_in[layer])
+    def _acting(
+        self, context: AttentionContext[States]
+    ) -> Iterator[tuple[PositionModel, AttentionContext[Any]]]:
+        """Yield the encodings that act in a block, each with a context of its own state."""
+        models, states = self.models, context.state.models
+        return (
+            (models[index], context.with_state(states[index])) for index in self._acting_in[context.layer]
+        )
 
     def block(self, x: Tensor, state: States, layer: int) -> Tensor:
-        for part, own in self._acting(state, layer):
-            x = part.block(x, own, layer)
+        for index in self._acting_in[layer]:
+            x = self.models[index].block(x, state.models[index], layer)
         return x
 
     def residual(self, layer: int) -> bool:
         return all(self.models[index].residual(layer) for index in self._acting_in[layer])
 
-    def on_projections(
-        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: States, layer: int
-    ) -> None:
-        for part, own in self._acting(state, layer):
-            part.on_projections(projections, own, layer)
-
-    def inputs(self, x: Tensor, state: States, layer: int) -> QKV:
-        for part, own in self._acting(state, layer):
+    def inputs(self, context: AttentionContext[States]) -> QKV:
+        for part, part_context in self._acting(context):
             if part.overrides("inputs"):
-                return part.inputs(x, own, layer)
-        return x, x, x
+                return part.inputs(part_context)
+        return super().inputs(context)
 
-    def projection_bias(self, name: Projection, state: States, layer: int) -> Tensor | None:
-        return _sum([part.projection_bias(name, own, layer) for part, own in self._acting(state, layer)])
+    def projection_bias(self, name: Projection, context: AttentionContext[States]) -> Tensor | None:
+        return _sum(
+            [part.projection_bias(name, part_context) for part, part_context in self._acting(context)]
+        )
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: States, layer: int) -> QKV:
-        models, late = self.models, self._late_in[layer]
-        now = [index for index in self._acting_in[layer] if index not in late]
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[States]) -> QKV:
+        models, late = self.models, self._late_in[context.layer]
+        now = [index for index in self._acting_in[context.layer] if index not in late]
         for index in sorted(now, key=lambda index: models[index].stage):
-            q, k, v = models[index].qkv(q, k, v, state.models[index], layer)
+            q, k, v = models[index].qkv(q, k, v, context.with_state(context.state.models[index]))
         return q, k, v
 
-    def rotated(self, q: Tensor, k: Tensor, state: States, layer: int) -> tuple[Tensor, Tensor]:
-        models, width = self.models, self.spec.dim // self.spec.heads
-        for index in self._late_in[layer]:
-            part, own = models[index], state.models[index]
+    def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> tuple[Tensor, Tensor]:
+        width = self.spec.dim // self.spec.heads
+        for index in self._late_in[context.layer]:
+            part = self.models[index]
+            part_context = context.with_state(context.state.models[index])
             (q_, q_more), (k_, k_more) = (
                 (x[..., :width].transpose(1, 2), x[..., width:]) for x in (q, k)
             )  # others have appended components
-            if index in state.of_keys:
-                q_ = part.qkv(q_, q_, q_, own, layer)[0]
-                k_ = part.qkv(k_, k_, k_, state.of_keys[index], layer)[1]
+            if index in context.state.key_states:
+                q_ = part.qkv(q_, q_, q_, part_context)[0]
+                k_ = part.qkv(k_, k_, k_, context.with_state(context.state.key_states[index]))[1]
             else:
-                q_, k_, _ = part.qkv(q_, k_, k_, own, layer)
+                q_, k_, _ = part.qkv(q_, k_, k_, part_context)
             q, k = (torch.cat([x.transpose(1, 2), more], -1) for x, more in ((q_, q_more), (k_, k_more)))
         return q, k
 
-    def bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor | None:
         if self.overrides("logits"):
             return None  # `logits` adds it
-        return self._bias(q, k, state, layer)
+        return self._bias(q, k, context)
 
-    def _bias(self, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor | None:
+    def _bias(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor | None:
         return _sum(
             [
-                part.bias(*self._content(part, q, k, state, layer), own, layer)
-                for part, own in self._acting(state, layer)
+                part.bias(*self._content(part, q, k, context), part_context)
+                for part, part_context in self._acting(context)
             ]
         )
 
     def _content(
-        self, part: PositionModel, q: Tensor, k: Tensor, state: States, layer: int
+        self, part: PositionModel, q: Tensor, k: Tensor, context: AttentionContext[States]
     ) -> tuple[Tensor, Tensor]:
         """Return the queries and keys that a part reads: without what other parts have appended."""
         if part.reads_products:
-            q, k = self.rotated(q, k, state, layer)
+            q, k = self.rotated(q, k, context)
         if part.stage < Stage.WIDEN and part.reads_content:
             width = self.spec.dim // self.spec.heads
             return q[..., :width], k[..., :width]
@@ -310,46 +324,48 @@ class Composite(PositionModel):
         """Return whether a part has terms; they serve where no other part acts on logits or values."""
         return any(part.has_terms for part in self.models)
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: States, layer: int) -> AttentionTerms | None:
+    def attention_terms(
+        self, q: Tensor, k: Tensor, context: AttentionContext[States]
+    ) -> AttentionTerms | None:
         hooks = "bias", "logits", "weights", "value_bias"
-        acting = [pair for pair in self._acting(state, layer) if pair[0].overrides(*hooks)]
+        acting = [pair for pair in self._acting(context) if pair[0].overrides(*hooks)]
         if len(acting) != 1 or not acting[0][0].has_terms:
             return None
-        part, own = acting[0]
-        terms = part.attention_terms(q, k, own, layer)
+        part, part_context = acting[0]
+        terms = part.attention_terms(q, k, part_context)
         if terms is None or terms.bias_alone:
             return terms
         if part.scale(q.shape[-1]) != self.scale(q.shape[-1]):
             return None  # products of queries and keys would have another scale than those of its `bias`
-        if not self._late_in[layer]:
+        if not self._late_in[context.layer]:
             return terms
         if terms.content is not None or terms.keys is not None:
             return None  # they read keys that are not those of the products
         asking = q if terms.asking is None else terms.asking
-        return replace(terms, content=self.rotated(q, k, state, layer), asking=asking)
+        return replace(terms, content=self.rotated(q, k, context), asking=asking)
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: States, layer: int) -> Tensor:
-        for part, own in sorted(self._acting(state, layer), key=lambda pair: pair[0].stage < Stage.WIDEN):
-            logits = part.logits(logits, *self._content(part, q, k, state, layer), own, layer)
-        bias = self._bias(q, k, state, layer) if self.overrides("logits") else None
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor:
+        for part, part_context in sorted(self._acting(context), key=lambda pair: pair[0].stage < Stage.WIDEN):
+            logits = part.logits(logits, *self._content(part, q, k, context), part_context)
+        bias = self._bias(q, k, context) if self.overrides("logits") else None
         return logits if bias is None else logits + bias.to(logits.dtype)
 
-    def weights(self, logits: Tensor, state: States, layer: int) -> Tensor:
-        for part, own in self._acting(state, layer):
+    def weights(self, logits: Tensor, context: AttentionContext[States]) -> Tensor:
+        for part, part_context in self._acting(context):
             if part.overrides("weights"):
-                return part.weights(logits, own, layer)
-        return super().weights(logits, state, layer)
+                return part.weights(logits, part_context)
+        return super().weights(logits, context)
 
-    def mask(self, state: States, layer: int) -> Tensor | None:
-        found = None
-        for part, own in self._acting(state, layer):
-            allowed = part.mask(own, layer)
+    def mask(self, context: AttentionContext[States]) -> Tensor | None:
+        mask = None
+        for part, part_context in self._acting(context):
+            allowed = part.mask(part_context)
             if allowed is not None:
-                found = allowed if found is None else found & allowed
-        return found
+                mask = allowed if mask is None else mask & allowed
+        return mask
 
-    def value_bias(self, weights: Tensor, state: States, layer: int) -> Tensor | None:
-        return _sum([part.value_bias(weights, own, layer) for part, own in self._acting(state, layer)])
+    def value_bias(self, weights: Tensor, context: AttentionContext[States]) -> Tensor | None:
+        return _sum([part.value_bias(weights, part_context) for part, part_context in self._acting(context)])
 
     def scale(self, head_dim: int) -> float:
         return self._scaled[0].scale(head_dim) if self._scaled else super().scale(head_dim)
@@ -373,5 +389,5 @@ def reads_content(part: PositionModel) -> bool:
 
 def _sum(terms: Sequence[Tensor | None]) -> Tensor | None:
     """Return the sum of the tensors among the terms; None if there is none."""
-    given = [term for term in terms if term is not None]
-    return sum(given[1:], given[0]) if given else None
+    tensors = [term for term in terms if term is not None]
+    return sum(tensors[1:], tensors[0]) if tensors else None

@@ -27,7 +27,7 @@ class LanguageSpecific(AddedVectors):
     Bounded: a position past max_length is an error.
 
     Args:
-        languages: their number, at least 1.
+        languages: number of languages, at least 1.
 
     Raises:
         PositionError: if an option is not valid, or the positions have no languages or invalid ones.

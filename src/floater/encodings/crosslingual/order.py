@@ -55,14 +55,14 @@ class Shuffled(PositionModel):
         ]
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
-        place, valid = state
+        position, valid = state
         if self.training:
             padding = torch.zeros(x.shape[:2], device=x.device) if valid is None else (~valid).float()
             tokens = padding.expand(x.shape[:2]).argsort(dim=1, stable=True)
             drawn = (padding + torch.rand(x.shape[:2], device=x.device)).argsort(dim=1)
-            place = place.expand(x.shape[:2])
-            place = torch.empty_like(place).scatter(1, drawn, place.gather(1, tokens))
-        return x + sinusoid(place, self.spec.dim).to(x.dtype)
+            position = position.expand(x.shape[:2])
+            position = torch.empty_like(position).scatter(1, drawn, position.gather(1, tokens))
+        return x + sinusoid(position, self.spec.dim).to(x.dtype)
 
 
 @register("frozen")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import torch
 from torch import Tensor, nn
 
@@ -11,35 +9,33 @@ from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
-from floater.encodings.model import PositionModel, Projection
+from floater.encodings.model import PositionModel
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 
-HeadsState = tuple[Tensor, Tensor, dict[int, dict[str, Tensor]]]
-"""Sinusoids of both positions, and by block and name what they add to the projections."""
-
 
 def both(positions: Positions, model: PositionModel) -> tuple[Tensor, Tensor]:
     """Return the sinusoids of a token's own and of its second position, (batch or 1, T, dim) each.
 
-    Only a source is reordered: in the decoder of an encoder-decoder the second position is the own one.
+    Only a source is reordered: in the decoder of an encoder-decoder the second position is the token's own.
 
     Raises:
-        PositionError: if there are no second positions.
+        PositionError: if the positions have no second ones.
     """
     spec = model.spec
     if spec.site == "decoder":
-        own = sinusoid(positions.query, spec.dim)
-        return own, own
+        primary = sinusoid(positions.query, spec.dim)
+        return primary, primary
     if positions.reordered is None:
         raise PositionError(f"no reordered in the positions; '{name_of(model)}' reads second positions")
-    places = positions.query, positions.reordered
-    rows = torch.broadcast_shapes(*(place.shape for place in places))  # type: ignore[no-untyped-call]
-    own, second = (sinusoid(place.expand(rows), spec.dim) for place in places)
-    return own, second
+    pair = positions.query, positions.reordered
+    rows = torch.broadcast_shapes(*(at.shape for at in pair))  # type: ignore[no-untyped-call]
+    primary, second = (sinusoid(at.expand(rows), spec.dim) for at in pair)
+    return primary, second
 
 
 @register("xl")
@@ -70,7 +66,7 @@ class CrossLingual(AddedVectors):
         point="absolute",
         equation="x_t + p_t + p_{r(t)}, r the order of the other language",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, join: str = "sum") -> None:
         super().__init__(spec)
@@ -114,8 +110,8 @@ class CrossLingualHeads(PositionModel):
         >>> model = CrossLingualHeads(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> order = torch.tensor([[0, 1, 2]])
         >>> state = model.prepare(Positions(order, order, reordered=order.flip(1)))
-        >>> model.on_projections({"query": lambda x: x}, state, 0)
-        >>> model.projection_bias("query", state, 0)[0, 0].tolist()  # of position 0, then of position 2
+        >>> context = AttentionContext(state, 0, projections={"query": lambda x: x})
+        >>> model.projection_bias("query", context)[0, 0].tolist()  # of position 0, then of position 2
         [0.0, 1.0, 0.019998665899038315, 0.9998000264167786]
     """
 
@@ -125,7 +121,7 @@ class CrossLingualHeads(PositionModel):
         point="absolute",
         equation="(x_t + p_t) W_i in some heads i, (x_t + p_{r(t)}) W_i in others, r the other order",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, reordered: int | None = None) -> None:
         super().__init__(spec)
@@ -134,23 +130,18 @@ class CrossLingualHeads(PositionModel):
         if not 0 <= self.reordered <= spec.heads:
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")
 
-    def prepare(self, positions: Positions) -> HeadsState:
-        return *both(positions, self), {}
+    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        return both(positions, self)
 
-    def on_projections(
-        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: HeadsState, layer: int
-    ) -> None:
+    def projection_bias(
+        self, name: Projection, context: AttentionContext[tuple[Tensor, Tensor]]
+    ) -> Tensor | None:
+        linear = context.projections.get(name)
+        if linear is None:  # the queries of cross-attention
+            return None
+        # of one dtype with the projection; its bias comes with the tokens
+        dtype = next((p.dtype for p in linear.parameters()), None) if isinstance(linear, nn.Module) else None
+        primary, second = (linear(p.to(dtype)) for p in context.state)
+        bias = linear(torch.zeros_like(context.state[0][:1, :1], dtype=dtype))
         first = (self.spec.heads - self.reordered) * (self.spec.dim // self.spec.heads)
-        *pair, blocks = state
-        added = blocks[layer] = {}
-        for name, linear in projections.items():
-            # of one dtype with the projection; its bias comes with the tokens
-            dtype = (
-                next((p.dtype for p in linear.parameters()), None) if isinstance(linear, nn.Module) else None
-            )
-            own, second = (linear(p.to(dtype)) for p in pair)
-            bias = linear(torch.zeros_like(pair[0][:1, :1], dtype=dtype))
-            added[name] = torch.cat([own[..., :first], second[..., first:]], -1) - bias
-
-    def projection_bias(self, name: Projection, state: HeadsState, layer: int) -> Tensor | None:
-        return state[2].get(layer, {}).get(name)
+        return torch.cat([primary[..., :first], second[..., first:]], -1) - bias

@@ -43,7 +43,7 @@ class LengthAware(PositionModel):
         even(spec)
         self.plain = plain and spec.site != "decoder"
 
-    def vectors(self, place: Tensor, length: Tensor) -> Tensor:
+    def vectors(self, position: Tensor, length: Tensor) -> Tensor:
         """Return p(t, l): (batch or 1, T, dim) for places (batch or 1, T) and lengths (batch or 1, 1).
 
         They are the sinusoids of l - t (Dufter et al. 2022, equation 32), or those of t whose base is l
@@ -51,12 +51,12 @@ class LengthAware(PositionModel):
         """
         dim = self.spec.dim
         if self.kind == "difference":
-            return sinusoid(length - place, dim)
-        wide = wide_dtype(place.device)
-        exponent = -torch.arange(0, dim, 2, device=place.device, dtype=wide) / dim
-        angle = place.to(wide)[..., None] * length.to(wide)[..., None] ** exponent
+            return sinusoid(length - position, dim)
+        wide = wide_dtype(position.device)
+        exponent = -torch.arange(0, dim, 2, device=position.device, dtype=wide) / dim
+        angle = position.to(wide)[..., None] * length.to(wide)[..., None] ** exponent
         vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
-        return vectors if place.dtype == torch.float64 else vectors.float()
+        return vectors if position.dtype == torch.float64 else vectors.float()
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         if positions.target_length is not None:
@@ -68,13 +68,13 @@ class LengthAware(PositionModel):
         return positions.query, None
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
-        place, length = state
+        position, length = state
         if length is None:
-            return x + sinusoid(place, self.spec.dim).to(x.dtype)
+            return x + sinusoid(position, self.spec.dim).to(x.dtype)
         if self.training and self.window:
             noise = torch.randint(-self.window, self.window + 1, (len(x), 1), device=x.device)
             length = (length + noise).clamp(min=1)
-        return x + self.vectors(place, length).to(x.dtype)
+        return x + self.vectors(position, length).to(x.dtype)
 
 
 @register("ldpe")

@@ -85,10 +85,10 @@ class PositionLearning(PositionModel):
         lengths = full if valid is None else valid.sum(1).expand(len(x))
 
         def along(pair: Tensor) -> Tensor:
-            tokens, places = pair.chunk(2, dim=-1)
+            tokens, sinusoids = pair.chunk(2, dim=-1)
             assert self.pointer is not None
             order = self.pointer(tokens, lengths).argsort(1)
-            return torch.cat([tokens, places.gather(1, order[..., None].expand_as(places))], dim=-1)
+            return torch.cat([tokens, sinusoids.gather(1, order[..., None].expand_as(sinusoids))], dim=-1)
 
         return x + skip_padding(torch.cat([x, vectors], dim=-1), valid, along).chunk(2, dim=-1)[1]
 

@@ -112,7 +112,7 @@ class GridLearned(AddedVectors):
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "learned_grid")
         if query.numel():
-            low, high = (float(place) for place in query.aminmax())
+            low, high = (float(end) for end in query.aminmax())
             if low < 0 or high > self.spec.max_length - 1:
                 far = low if low < 0 else high
                 raise PositionError(

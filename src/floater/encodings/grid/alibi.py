@@ -42,7 +42,7 @@ class GridALiBi(PositionBias):
         equation="q_t k_s / sqrt(d_h) - m |c_s - c_t|, m = 2^{-8 i / h}, c the coordinates",
         pair_matrix="the distance of two patches is no function of a difference of positions in the row",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, axes: int = 2) -> None:
         super().__init__(spec)

@@ -22,17 +22,17 @@ def coordinates(positions: Positions, axes: int, name: str) -> tuple[Tensor, Ten
         (batch or 1, T, axes) and (batch or 1, S, axes).
 
     Raises:
-        PositionError: if there is another number of axes.
+        PositionError: if the coordinates have another number of axes.
 
     Example:
         >>> query, key = coordinates(Positions.arange(2), 2, "mrope")
         >>> key.tolist()
         [[[0, 0], [1, 1]]]
     """
-    given = positions.coordinates
-    if given is None:
+    keys = positions.coordinates
+    if keys is None:
         query, key = (part[..., None].expand(*part.shape, axes) for part in (positions.query, positions.key))
         return query, key
-    if given.shape[-1] != axes:
-        raise PositionError(f"'{name}' reads {axes} axes; the coordinates have {given.shape[-1]}")
-    return given[:, given.shape[1] - positions.query.shape[1] :], given
+    if keys.shape[-1] != axes:
+        raise PositionError(f"'{name}' reads {axes} axes; the coordinates have {keys.shape[-1]}")
+    return keys[:, keys.shape[1] - positions.query.shape[1] :], keys

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.model import QKV, Stage
@@ -41,7 +42,7 @@ class LieRE(Precise):
         >>> model = LieRE(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> _ = nn.init.constant_(model.entries, 16.0)  # a radian for a step along an axis
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 4, 2, 2)
-        >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.grid(2, 2)), 0)
+        >>> q, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.grid(2, 2)), 0))
         >>> q[0, 3, 0]  # cos 2, -sin 2
         tensor([-0.4161, -0.9093], grad_fn=<SelectBackward0>)
     """
@@ -82,15 +83,15 @@ class LieRE(Precise):
         upper = self.entries.new_zeros(*self.entries.shape[1:3], self.size, self.size)
         upper[:, :, row, column] = self.entries[layer]
         skew = (upper - upper.mT).view(self.axes, self.spec.heads, -1, self.size, self.size)
-        place = state.to(dtype)[..., None, None, None, None]
+        coordinate = state.to(dtype)[..., None, None, None, None]
         with torch.autocast(state.device.type, enabled=False):  # a rounded generator is another rotation
-            rotations: Tensor = torch.linalg.matrix_exp((place * skew).sum(2))
+            rotations: Tensor = torch.linalg.matrix_exp((coordinate * skew).sum(2))
         return rotations
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Tensor, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Tensor]) -> QKV:
         if not q.shape[1]:
             return q, k, v
-        rotations = self.rotations(state, layer).to(at_least_float32(q.dtype))
+        rotations = self.rotations(context.state, context.layer).to(at_least_float32(q.dtype))
 
         def rotate(x: Tensor) -> Tensor:
             parts = x.view(*x.shape[:-1], x.shape[-1] // self.size, self.size, 1).to(rotations.dtype)

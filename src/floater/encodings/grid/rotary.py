@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.grid.coordinates import coordinates
 from floater.encodings.model import QKV, PositionModel, Stage
@@ -47,8 +48,8 @@ class GridRotary(PositionModel):
         angles: Tensor = state
         return angles
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Any, layer: int) -> QKV:
-        angle, dtype = self.angles(state, layer), at_least_float32(q.dtype)
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Any]) -> QKV:
+        angle, dtype = self.angles(context.state, context.layer), at_least_float32(q.dtype)
         sin, cos = angle.sin().to(dtype), angle.cos().to(dtype)
         return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v
 
@@ -72,7 +73,7 @@ class AxialRotary(GridRotary):
     Example:
         >>> model = AxialRotary(StackSpec(dim=4, heads=1, layers=1, max_length=16))
         >>> x = torch.tensor([1.0, 0.0, 1.0, 0.0]).expand(1, 4, 1, 4)
-        >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.grid(2, 2)), 0)
+        >>> q, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.grid(2, 2)), 0))
         >>> q[0, 1, 0]  # row 0, column 1
         tensor([1.0000, 0.0000, 0.5403, 0.8415])
     """

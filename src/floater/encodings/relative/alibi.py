@@ -26,8 +26,8 @@ def slopes(heads: int) -> list[float]:
         [0.0625, 0.00390625, 0.25]
     """
     power = 2 ** int(math.log2(heads))
-    own = [2 ** (-8 * m / power) for m in range(1, power + 1)]
-    return own if power == heads else own + slopes(2 * power)[0::2][: heads - power]
+    first = [2 ** (-8 * m / power) for m in range(1, power + 1)]
+    return first if power == heads else first + slopes(2 * power)[0::2][: heads - power]
 
 
 @register("alibi")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.dufter import DufterAbsolute
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -37,7 +38,7 @@ class Gaussian(PositionBias):
     Example:
         >>> model = Gaussian(StackSpec(dim=8, heads=1, layers=1, max_length=16), offsets=[-1])
         >>> state = model.prepare(Positions.arange(2))
-        >>> model.weights(model.correlation(state, 0), state, 0)
+        >>> model.weights(model.correlation(state, 0), AttentionContext(state, 0))
         tensor([[[[0.2420, 0.0540],
                   [0.3989, 0.2420]]]])
     """
@@ -68,7 +69,7 @@ class Gaussian(PositionBias):
     def prepare(self, positions: Positions) -> DistanceBias | Tensor:
         return bias_of_distance(positions, "gaussian", self._gaussian)
 
-    def weights(self, logits: Tensor, state: DistanceBias | Tensor, layer: int) -> Tensor:
+    def weights(self, logits: Tensor, context: AttentionContext[DistanceBias | Tensor]) -> Tensor:
         return logits.exp() / (self.std * math.sqrt(2 * math.pi))
 
     def _gaussian(self, delta: Tensor) -> Tensor:
@@ -91,7 +92,7 @@ class Window(PositionModel):
 
     Example:
         >>> model = Window(StackSpec(dim=8, heads=1, layers=1, max_length=16), size=1)
-        >>> model.mask(model.prepare(Positions.arange(3)), 0).int()
+        >>> model.mask(AttentionContext(model.prepare(Positions.arange(3)), 0)).int()
         tensor([[[[1, 1, 0],
                   [1, 1, 1],
                   [0, 1, 1]]]], dtype=torch.int32)
@@ -113,8 +114,8 @@ class Window(PositionModel):
     def prepare(self, positions: Positions) -> Tensor:
         return positions.delta[:, None].abs() <= self.size
 
-    def mask(self, state: Tensor, layer: int) -> Tensor | None:
-        return state
+    def mask(self, context: AttentionContext[Tensor]) -> Tensor | None:
+        return context.state
 
 
 @register("synthesizer")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Point
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.relative.distances import Distances, consecutive, spacing
 from floater.encodings.spec import StackSpec
@@ -102,10 +103,10 @@ def product_terms(
     Args:
         q: (batch, heads, T, head_dim).
         k: (batch, heads, S, head_dim).
-        scale: 0 for no part of q and k.
+        scale: factor of q_t k_s; 0 leaves that product out.
         query: a, (batch or 1, heads or 1, T, D).
-        key: b, as wide.
-        bias: one of the distance.
+        key: b, (batch or 1, heads or 1, S, D).
+        bias: a bias of the distance, (heads or 1, T + S).
 
     Example:
         >>> one = torch.ones(1, 1, 2, 3)
@@ -138,7 +139,7 @@ def bias_of_distance(
         distances = Distances.of(positions, name)
         return DistanceBias(distances, added(distances.values)[:, 0])
     if (step := spacing(positions)) is not None:
-        distances = Distances.of_spacing(positions, step)
+        distances = Distances.from_spacing(positions, step)
         return DistanceBias(distances, added(distances.values)[:, 0])
     return added(positions.delta[:, None])
 
@@ -165,12 +166,12 @@ class PositionBias(PositionModel):
         added = self.added(state, layer)
         return added.matrix if isinstance(added, PairBias) else added
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        added = self.added(state, layer)
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
+        added = self.added(context.state, context.layer)
         return None if isinstance(added, Tensor) else added.terms(q, k, self.scale(q.shape[-1]))
 
-    def bias(self, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor | None:
-        return self.correlation(state, layer)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor | None:
+        return self.correlation(context.state, context.layer)
 
 
 def adds_bias_alone(model: PositionModel) -> TypeGuard[PositionBias]:
@@ -186,7 +187,7 @@ def adds_bias_alone(model: PositionModel) -> TypeGuard[PositionBias]:
 
 
 def describe_as(model: PositionModel, inner: PositionModel) -> None:
-    """Give an encoding the facts of another that it changes: its exceptions, needs and places.
+    """Describe an encoding by the one that it wraps: exceptions, needed structure, source of positions.
 
     Example:
         >>> from floater import build
@@ -197,7 +198,7 @@ def describe_as(model: PositionModel, inner: PositionModel) -> None:
         return  # it does not act at this site
     point: Point = inner.card.point if model.card.point == "relative" else model.card.point
     model.card = replace(model.card, point=point, exceptions=inner.card.exceptions)
-    model.derives_places = inner.derives_places
+    model.derives_positions = inner.derives_positions
     if hasattr(inner, "needs"):
         model.needs = inner.needs
 

@@ -12,6 +12,7 @@ from floater.encodings.absolute.abacus import since, tokens_and_documents
 from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
@@ -22,17 +23,17 @@ from floater.positions import Positions
 
 
 class Levels(NamedTuple):
-    """The place of each token in its segment, (batch or 1, T), and the state of the encoding between
+    """The offset of each token in its segment, (batch or 1, T), and the state of the encoding between
     segments."""
 
-    place: Tensor
+    offset: Tensor
     turns: tuple[Tensor, Tensor] | None
     bias: Tensor | None
 
 
 @register("bipe")
 class BiPE(PositionModel):
-    """A learned vector for the place in a segment, and a relative encoding of the number of the segment.
+    """A learned vector for the offset in a segment, and a relative encoding of the number of the segment.
 
     A segment is a sentence: it ends with a token of `delimiters`. Token t gets e[i], i its position in its
     segment, from 0; positions past the table have its last vector, as released. Attention reads the
@@ -53,8 +54,8 @@ class BiPE(PositionModel):
     Example:
         >>> model = BiPE(StackSpec(dim=8, heads=2, layers=1, max_length=16), delimiters=[9])
         >>> at = torch.arange(6)[None]
-        >>> place, number = model.levels(Positions(at, at, token=torch.tensor([[5, 7, 9, 6, 9, 5]])))
-        >>> place.tolist(), number.tolist()
+        >>> offset, number = model.levels(Positions(at, at, token=torch.tensor([[5, 7, 9, 6, 9, 5]])))
+        >>> offset.tolist(), number.tolist()
         ([[0, 1, 2, 0, 1, 0]], [[0, 0, 0, 1, 1, 2]])
     """
 
@@ -72,7 +73,7 @@ class BiPE(PositionModel):
         pair_matrix="with between='alibi', since segments differ from text to text",
     )
     stage = Stage.ROTATE
-    derives_places = True
+    derives_positions = True
     reads_content = False
 
     def __init__(
@@ -98,7 +99,7 @@ class BiPE(PositionModel):
         self.spec.init_table(self.table)
 
     def levels(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        """Return the place of each token in its segment and the number of the segment, (batch or 1, T)."""
+        """Return the offset of each token in its segment and the number of the segment, (batch or 1, T)."""
         if not self.delimiters and positions.token is None:
             positions = Positions(
                 positions.query,
@@ -109,35 +110,35 @@ class BiPE(PositionModel):
             )
         token, document = tokens_and_documents(positions, "bipe")
 
-        def both(given: Tensor) -> Tensor:
-            ends = torch.isin(given[..., 0], given.new_tensor(self.delimiters))
+        def both(pair: Tensor) -> Tensor:
+            ends = torch.isin(pair[..., 0], pair.new_tensor(self.delimiters))
             documents, begins = torch.zeros_like(ends), torch.zeros_like(ends)
-            documents[:, 1:] = given[:, 1:, 1] != given[:, :-1, 1]
+            documents[:, 1:] = pair[:, 1:, 1] != pair[:, :-1, 1]
             begins[:, 1:] = ends[:, :-1] | documents[:, 1:]
             count = begins.cumsum(1)
             first = torch.where(documents, count, 0).cummax(1).values  # a document's own count begins at 0
             return torch.stack([since(begins), count - first], -1)
 
-        found = skip_padding(torch.stack([token, document], -1), positions.key_valid, both)
-        return found[..., 0], found[..., 1]
+        levels = skip_padding(torch.stack([token, document], -1), positions.key_valid, both)
+        return levels[..., 0], levels[..., 1]
 
     def prepare(self, positions: Positions) -> Levels:
         whole_numbers(positions, "bipe")
-        place, number = self.levels(positions)
-        place = place.clamp(max=len(self.table) - 1)
+        offset, number = self.levels(positions)
+        offset = offset.clamp(max=len(self.table) - 1)
         if self.rotary is not None:
-            return Levels(place, self.rotary.prepare(Positions(number, number)), None)
+            return Levels(offset, self.rotary.prepare(Positions(number, number)), None)
         far = (number[:, None, :] - number[:, :, None]).abs()[:, None]
         slope = torch.tensor(self.slopes, dtype=self.table.dtype, device=far.device)
-        return Levels(place, None, -far * slope[:, None, None])
+        return Levels(offset, None, -far * slope[:, None, None])
 
     def embed(self, x: Tensor, state: Levels) -> Tensor:
-        return x + self.table[state.place].to(x.dtype)
+        return x + self.table[state.offset].to(x.dtype)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Levels, layer: int) -> QKV:
-        if self.rotary is None or state.turns is None:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Levels]) -> QKV:
+        if self.rotary is None or context.state.turns is None:
             return q, k, v
-        return self.rotary.qkv(q, k, v, state.turns, layer)
+        return self.rotary.qkv(q, k, v, context.with_state(context.state.turns))
 
-    def bias(self, q: Tensor, k: Tensor, state: Levels, layer: int) -> Tensor | None:
-        return state.bias
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Levels]) -> Tensor | None:
+        return context.state.bias

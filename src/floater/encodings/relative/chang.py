@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -40,7 +41,7 @@ class Chang(PositionModel):
     Example:
         >>> model = Chang(StackSpec(dim=4, heads=2, layers=1, max_length=16), window=2)
         >>> q = torch.randn(1, 2, 3, 2)
-        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(3)), 0)).shape
         torch.Size([1, 2, 3, 3])
     """
 
@@ -78,12 +79,13 @@ class Chang(PositionModel):
         whole_numbers(positions, "chang")
         return positions.delta.clamp(-self.window, self.window) + self.window
 
-    def bias(self, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor]) -> Tensor:
+        state, layer = context.state, context.layer
         column = state[:, None].expand(len(q), q.shape[1], -1, -1)
         scale = self.scale(q.shape[-1])
         dynamic = (q @ self.query[layer] * scale).gather(-1, column)
         if self.key is not None:
             mirrored = 2 * self.window - column
-            of_keys = (k @ self.key[layer] * scale).gather(-1, mirrored.transpose(-1, -2))
-            dynamic = dynamic + of_keys.transpose(-1, -2)
+            key_dots = (k @ self.key[layer] * scale).gather(-1, mirrored.transpose(-1, -2))
+            dynamic = dynamic + key_dots.transpose(-1, -2)
         return dynamic + self.fixed[layer][:, state].transpose(0, 1)

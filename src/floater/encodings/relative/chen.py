@@ -45,9 +45,9 @@ class SegmentTable(nn.Module):
     """A learned scalar for each pair of segments, query first: E_S(S(t), S(s)).
 
     Args:
-        layers: tables, and
-        heads: scalars of a pair, or 1 where they are shared.
-        count: segments.
+        layers: number of tables.
+        heads: number of scalars of a pair; 1 where heads share them.
+        count: number of segments.
     """
 
     def __init__(self, layers: int, heads: int, count: int) -> None:
@@ -66,10 +66,10 @@ class SegmentTable(nn.Module):
 
 
 def segment_table(spec: StackSpec, share_heads: bool, share_layers: bool, count: int) -> SegmentTable | None:
-    """Return the table of a model's options; None without segments.
+    """Return the table of segments for a model's options; None without segments.
 
     Raises:
-        PositionError: if their number is negative.
+        PositionError: if the number of segments is negative.
     """
     if count < 0:
         raise PositionError(f"segments is {count}; it must be at least 0")
@@ -200,9 +200,9 @@ class ChenAbsolute(PositionBias):
         return positions, segments_of(positions, count, "chen_absolute")
 
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
-        (places, segments), at = state, layer if len(self.query) > 1 else 0
-        query = self.query[at][:, places.query].transpose(0, 1)
-        bias = ProductBias(query, self.key[at][:, places.key].transpose(0, 1))
+        (positions, segments), at = state, layer if len(self.query) > 1 else 0
+        query = self.query[at][:, positions.query].transpose(0, 1)
+        bias = ProductBias(query, self.key[at][:, positions.key].transpose(0, 1))
         if self.segments is None:
             return bias
         more: Tensor = self.segments(segments, layer)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -34,7 +35,7 @@ class Cope(PositionModel):
         >>> model = Cope(StackSpec(dim=4, heads=2, layers=1, max_length=16), positions=3)
         >>> q = torch.zeros(1, 2, 4, 2)
         >>> state = model.prepare(Positions.arange(4))
-        >>> model.places(q, q, state)[0, 0, 3].tolist()  # gates of 1/2
+        >>> model.contextual_positions(q, q, state)[0, 0, 3].tolist()  # gates of 1/2
         [2.0, 1.5, 1.0, 0.5]
     """
 
@@ -45,7 +46,7 @@ class Cope(PositionModel):
         equation="q_t (k_s + e[p_{ts}]) / sqrt(d_h), p_{ts} = sum_{l=s}^t sigmoid(q_t k_l / sqrt(d_h))",
         parameters="l * positions * (d // h)",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, positions: int = 64) -> None:
         super().__init__(spec)
@@ -61,7 +62,7 @@ class Cope(PositionModel):
         visible = positions.visible
         return visible if visible is None or visible.ndim == 3 else visible[:, None]
 
-    def places(self, q: Tensor, k: Tensor, state: Tensor | None) -> Tensor:
+    def contextual_positions(self, q: Tensor, k: Tensor, state: Tensor | None) -> Tensor:
         """Return p_ts, unbounded, of queries (batch, heads, T, head_dim) and keys of S tokens."""
         gate = (q @ k.transpose(-1, -2) * self.scale(q.shape[-1])).sigmoid()
         gate = gate.to(torch.promote_types(gate.dtype, torch.float32))
@@ -69,16 +70,16 @@ class Cope(PositionModel):
             gate = gate.masked_fill(~state[:, None], 0.0)
         length, slots = gate.shape[-2:]
         total = gate.cumsum(-1)
-        own = torch.arange(slots - length, slots, device=gate.device)[:, None]
+        query = torch.arange(slots - length, slots, device=gate.device)[:, None]
         key = torch.arange(slots, device=gate.device)
-        index = own.expand(length, 1).expand(*gate.shape[:-1], 1)
+        index = query.expand(length, 1).expand(*gate.shape[:-1], 1)
         until, at_query = total.gather(-1, index), gate.gather(-1, index)
-        return torch.where(key <= own, until - total + gate, total - until + at_query)
+        return torch.where(key <= query, until - total + gate, total - until + at_query)
 
-    def bias(self, q: Tensor, k: Tensor, state: Tensor | None, layer: int) -> Tensor:
-        table = self.table[layer]
-        place = self.places(q, k, state).clamp(0, len(table) - 1)
-        low = place.floor().clamp(max=len(table) - 2).long()
-        dots = (q @ table.to(q.dtype).T * self.scale(q.shape[-1])).to(place.dtype)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor | None]) -> Tensor:
+        table = self.table[context.layer]
+        position = self.contextual_positions(q, k, context.state).clamp(0, len(table) - 1)
+        low = position.floor().clamp(max=len(table) - 2).long()
+        dots = (q @ table.to(q.dtype).T * self.scale(q.shape[-1])).to(position.dtype)
         below, above = dots.gather(-1, low), dots.gather(-1, low + 1)
-        return below + (place - low) * (above - below)
+        return below + (position - low) * (above - below)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -53,5 +54,5 @@ class DATransformer(PositionModel):
         far = positions.delta.abs()[:, None].to(self.w.dtype)
         return (F.logsigmoid(w * far - v) - F.logsigmoid(-v)).exp()
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Tensor, layer: int) -> Tensor:
-        return logits.relu() * state
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Tensor]) -> Tensor:
+        return logits.relu() * context.state

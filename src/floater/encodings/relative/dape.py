@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import build_for, register
@@ -19,7 +20,7 @@ from floater.encodings.relative.bias import adds_bias_alone, describe_as
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
-_OWN = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block
+_DEFAULTS = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block
 
 
 @register("dape")
@@ -46,7 +47,7 @@ class Dape(PositionModel):
         >>> _ = nn.init.zeros_(model.out)
         >>> q = torch.randn(1, 2, 3, 4)
         >>> state, products = model.prepare(Positions.arange(3)), q @ q.mT
-        >>> torch.equal(model.logits(products, q, q, state, 0), products + state.matrix)
+        >>> torch.equal(model.logits(products, q, q, AttentionContext(state, 0)), products + state.matrix)
         True
     """
 
@@ -70,7 +71,8 @@ class Dape(PositionModel):
     ) -> None:
         super().__init__(spec)
         at_least_one(width=width)
-        inner = build_for(model, replace(spec, site="self"), **(_OWN.get(model, {}) | dict(options or {})))
+        options = _DEFAULTS.get(model, {}) | dict(options or {})
+        inner = build_for(model, replace(spec, site="self"), **options)
         if not adds_bias_alone(inner):
             raise PositionError(f"model is {model!r}; it must be an encoding that adds a bias of positions")
         self.inner = inner
@@ -82,7 +84,7 @@ class Dape(PositionModel):
 
     @property
     def max_positions(self) -> int | None:
-        """Return how many positions the bias has."""
+        """Return the number of positions of the bias; None if it serves any length."""
         return self.inner.max_positions
 
     def reset_parameters(self) -> None:
@@ -97,11 +99,11 @@ class Dape(PositionModel):
     def prepare(self, positions: Positions) -> Any:
         return self.inner.prepare(positions)
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Any, layer: int) -> Tensor:
-        bias = self.inner.correlation(state, layer).to(logits.dtype)
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor:
+        bias = self.inner.correlation(context.state, context.layer).to(logits.dtype)
         both = torch.cat([logits, bias.expand_as(logits)], 1)
         weight, hidden_bias, out = (
-            part[layer].to(logits.dtype) for part in (self.weight, self.hidden_bias, self.out)
+            part[context.layer].to(logits.dtype) for part in (self.weight, self.hidden_bias, self.out)
         )
         hidden = F.leaky_relu(weight @ both.flatten(2) + hidden_bias[:, None])
         return logits + bias + (out @ hidden).view(logits.shape)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel
 from floater.encodings.registry import register
@@ -45,16 +45,14 @@ class DebertaState:
 
     Args:
         distances: between queries and keys.
-        rows: by projection ("key" or "query"), rows of P and the index of each distance into them; None for
-            the latter where they are in the order of the distances.
+        rows: rows of P by projection ("key" or "query"), and the index of each distance into them, None where
+            they are in the order of the distances.
         absolute: vectors of the absolute positions of queries.
-        projections: by block, its own projections.
     """
 
     distances: Distances
     rows: dict[str, tuple[Tensor, Tensor | None]]
     absolute: Tensor | None
-    projections: dict[int, Mapping[str, Callable[[Tensor], Tensor]]]
 
 
 @register("deberta")
@@ -209,40 +207,38 @@ class Deberta(PositionModel):
                 index = ((-values if ahead else values) + self.span).clamp(0, len(table) - 1)
                 few = len(table) < len(index)  # then projecting the table is less work
                 rows[name] = (table, index) if few else (table[index], None)
-        return DebertaState(distances, rows, absolute, {})
+        return DebertaState(distances, rows, absolute)
 
-    def on_projections(
-        self, projections: Mapping[str, Callable[[Tensor], Tensor]], state: DebertaState, layer: int
-    ) -> None:
-        state.projections[layer] = projections
-
-    def inputs(self, x: Tensor, state: DebertaState, layer: int) -> QKV:
-        if state.absolute is None or layer != self.spec.layers - 1:
+    def inputs(self, context: AttentionContext[DebertaState]) -> QKV:
+        x, absolute = context.x, context.state.absolute
+        if absolute is None or context.layer != self.spec.layers - 1:
             return x, x, x
-        return x + state.absolute.to(x.dtype), x, x
+        return x + absolute.to(x.dtype), x, x
 
-    def bias(self, q: Tensor, k: Tensor, state: DebertaState, layer: int) -> Tensor | None:
-        keys, queries = self.tables(state, layer)
-        parts = [] if keys is None else [state.distances.queries(q, keys)]
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[DebertaState]) -> Tensor | None:
+        (keys, queries), distances = self.tables(context), context.state.distances
+        parts = [] if keys is None else [distances.queries(q, keys)]
         if queries is not None:
-            parts.append(state.distances.keys(k, queries))
+            parts.append(distances.keys(k, queries))
         return self.scale(q.shape[-1]) * (parts[0] if len(parts) == 1 else parts[0] + parts[1])
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: DebertaState, layer: int) -> AttentionTerms | None:
-        if state.distances.index is not None:
+    def attention_terms(
+        self, q: Tensor, k: Tensor, context: AttentionContext[DebertaState]
+    ) -> AttentionTerms | None:
+        if context.state.distances.index is not None:
             return None
-        keys, queries = self.tables(state, layer)
+        keys, queries = self.tables(context)
         return AttentionTerms(queries=keys, keys=queries)
 
-    def tables(self, state: DebertaState, layer: int) -> tuple[Tensor | None, Tensor | None]:
+    def tables(self, context: AttentionContext[DebertaState]) -> tuple[Tensor | None, Tensor | None]:
         """Return the projected vectors of each distance for queries and keys, (heads, N, head_dim)."""
 
         def projected(name: str) -> Tensor | None:
-            if name not in state.rows:
+            if name not in context.state.rows:
                 return None
-            table, index = state.rows[name]
-            own = self.key if name == "key" else self.query
-            rows = state.projections[layer][name](table) if self.share else own[layer](table)
+            table, index = context.state.rows[name]
+            linears = self.key if name == "key" else self.query
+            rows = context.projections[name](table) if self.share else linears[context.layer](table)
             rows = rows if index is None else rows[index]
             return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -60,7 +61,7 @@ class DiSAN(PositionModel):
 
     Example:
         >>> model = DiSAN(StackSpec(dim=8, heads=2, layers=1, max_length=16), direction="forward")
-        >>> model.mask(model.prepare(Positions.arange(2)), 0)
+        >>> model.mask(AttentionContext(model.prepare(Positions.arange(2)), 0))
         tensor([[[[False, False],
                   [ True, False]]]])
     """
@@ -104,8 +105,10 @@ class DiSAN(PositionModel):
         backward = {"both": heads // 2, "forward": 0, "backward": 1}[self.direction]
         return torch.cat([(delta < 0)] * forward + [(delta > 0)] * backward, -3)
 
-    def mask(self, state: Sides, layer: int) -> Tensor | None:
-        return state.matrix
+    def mask(self, context: AttentionContext[Sides]) -> Tensor | None:
+        return context.state.matrix
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Sides, layer: int) -> AttentionTerms | None:
-        return state.terms(q, k, self.scale(q.shape[-1]))
+    def attention_terms(
+        self, q: Tensor, k: Tensor, context: AttentionContext[Sides]
+    ) -> AttentionTerms | None:
+        return context.state.terms(q, k, self.scale(q.shape[-1]))

@@ -155,11 +155,11 @@ class Distances:
         return cls(values, index, shape)
 
     @classmethod
-    def of_spacing(cls, positions: Positions, step: float) -> Distances:
+    def from_spacing(cls, positions: Positions, step: float) -> Distances:
         """Return the distances of real positions with one `spacing`.
 
         Example:
-            >>> Distances.of_spacing(Positions.times(torch.tensor([[1.0, 1.5]])), 0.5).values
+            >>> Distances.from_spacing(Positions.times(torch.tensor([[1.0, 1.5]])), 0.5).values
             tensor([-0.5000,  0.0000,  0.5000,  1.0000])
         """
         query, key = positions.query, positions.key
@@ -226,7 +226,7 @@ class Distances:
 
 
 _BLOCK = 32
-"""Queries of a block of a plane's gradient."""
+"""Number of queries that the gradient of a plane processes at once."""
 
 
 class _Plane(torch.autograd.Function):

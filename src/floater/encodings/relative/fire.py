@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
@@ -26,9 +27,9 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
     Args:
         x: (...).
-        weight: (width,), and
-        bias: (width,) of the hidden units.
-        out: (heads, width), of the output.
+        weight: (width,) weights of the hidden units.
+        bias: (width,) biases of the hidden units.
+        out: (heads, width) weights of the output.
 
     Returns:
         (heads, ...): out relu(weight x + bias).
@@ -51,9 +52,15 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class FireState:
-    """Positions of queries and keys; their distances, if these are integers; for each block, whether all
-    positions are below its threshold, so that its bias depends on distances alone; and the bias that all
-    blocks share."""
+    """State of a forward pass, shared by the blocks.
+
+    Args:
+        positions: positions of queries and keys.
+        distances: distances of queries and keys; None for real positions.
+        near: for each block, whether all positions are below its threshold, so that its bias depends on
+            distances alone.
+        shared: the bias of all blocks, if they share one function.
+    """
 
     positions: Positions
     distances: Distances | None
@@ -129,13 +136,13 @@ class Fire(PositionBias):
         if not positions.query.is_floating_point():
             distances = Distances.of(positions, "fire")
             if not torch.compiler.is_compiling():  # which cannot read the learned limits
-                places = torch.cat([positions.query.flatten(), positions.key.flatten()])
-                last = int(places.max()) if len(places) else 0
+                occurring = torch.cat([positions.query.flatten(), positions.key.flatten()])
+                last = int(occurring.max()) if len(occurring) else 0
                 near = tuple(last <= start for start in (self.multiplier.abs() * self.threshold).tolist())
         state = FireState(positions, distances, near)
-        return replace(state, shared=self.of_block(state, 0)) if len(self.c) == 1 else state
+        return replace(state, shared=self.block_bias(state, 0)) if len(self.c) == 1 else state
 
-    def of_block(self, state: FireState, block: int) -> DistanceBias | Tensor:
+    def block_bias(self, state: FireState, block: int) -> DistanceBias | Tensor:
         """Return the bias of a block, of the distance or (batch or 1, heads, T, S)."""
         # half precision has no odd number above 2,048
         dtype = torch.promote_types(self.c.dtype, torch.float32)
@@ -156,8 +163,12 @@ class Fire(PositionBias):
         return piecewise(back.sign() * share, *parameters)
 
     def added(self, state: FireState, layer: int) -> DistanceBias | Tensor:
-        return self.of_block(state, layer) if state.shared is None else state.shared
+        return self.block_bias(state, layer) if state.shared is None else state.shared
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
         # beyond the threshold the bias is a matrix, which is computed for `bias` only
-        return super().attention_terms(q, k, state, layer) if state.near[layer % len(state.near)] else None
+        return (
+            super().attention_terms(q, k, context)
+            if context.state.near[context.layer % len(context.state.near)]
+            else None
+        )

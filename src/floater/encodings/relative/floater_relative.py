@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.baked import check_baked
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, is_number, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
@@ -37,8 +38,8 @@ class Solved(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Placed(NamedTuple):
-    """Biases (U, blocks, heads) at the distances that occur, and the index of each pair's distance."""
+class BiasTable(NamedTuple):
+    """Biases (U, blocks, heads) at the U distances that occur, and these distances."""
 
     biases: Tensor
     distances: Distances
@@ -78,7 +79,7 @@ class FloaterRelative(PositionBias):
     Example:
         >>> model = FloaterRelative(StackSpec(dim=8, heads=2, layers=3, max_length=16), start="zero")
         >>> q = torch.zeros(1, 2, 4, 4)
-        >>> bias = model.bias(q, q, model.prepare(Positions.arange(4)), 2)
+        >>> bias = model.bias(q, q, AttentionContext(model.prepare(Positions.arange(4)), 2))
         >>> bias.shape, bool(bias.any())
         (torch.Size([1, 2, 4, 4]), False)
     """
@@ -135,7 +136,7 @@ class FloaterRelative(PositionBias):
         self.readout = nn.Parameter(torch.empty(rows, width, spec.heads))
         shape = 2, spec.layers, spec.heads
         self.decay = nn.Parameter(torch.empty(shape)) if tail else None  # of r and a, through softplus
-        self.baked: int | None = None  # the positions whose biases are stored
+        self.baked: int | None = None  # number of positions whose biases are stored
         self.reset_parameters()
 
     @torch.no_grad()
@@ -150,7 +151,7 @@ class FloaterRelative(PositionBias):
         shape = len(values), self.spec.layers, self.spec.heads
         biases = self.readout.new_empty(shape)
         if not biases.is_meta:  # else its weights are still to be loaded
-            biases = self.eval().placed(Distances(values, None, (length, length))).biases
+            biases = self.eval().bias_table(Distances(values, None, (length, length))).biases
         self.register_buffer("biases", biases)
         self.baked, self.endless = length, self.decay is None and self.clip < length
         del self.flow, self.readout, self.decay
@@ -167,11 +168,11 @@ class FloaterRelative(PositionBias):
         if self.decay is not None:
             self.decay.copy_(torch.tensor([-2.0, 0.0])[:, None, None].expand_as(self.decay))
 
-    def prepare(self, positions: Positions) -> Solved | Placed:
+    def prepare(self, positions: Positions) -> Solved | BiasTable:
         if self.baked is not None or not (positions.query.is_floating_point() or self.normalise):
-            return self.placed(Distances.of(positions, self.name))
+            return self.bias_table(Distances.of(positions, self.name))
         if not self.normalise and (step := spacing(positions)) is not None:
-            return self.placed(Distances.of_spacing(positions, step))
+            return self.bias_table(Distances.from_spacing(positions, step))
         delta = positions.delta.double()
         u = self._log(delta)
         if self.normalise:
@@ -180,16 +181,16 @@ class FloaterRelative(PositionBias):
             u = u * math.log1p(longest) / torch.log1p(last.clamp(min=longest))
         return self._solved(u, delta)
 
-    def placed(self, distances: Distances) -> Placed:
-        """Return the biases at integer distances, each computed once."""
+    def bias_table(self, distances: Distances) -> BiasTable:
+        """Return the biases at a list of distances, each computed once."""
         if self.baked is not None:
-            return Placed(self._stored(distances), distances)
+            return BiasTable(self._stored(distances), distances)
         delta = distances.values.double()
         solved = self._solved(self._log(delta), delta)
         vectors = solved.vectors.all()[0, :-1]
         rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
         biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
-        return Placed(biases, distances)
+        return BiasTable(biases, distances)
 
     def _stored(self, distances: Distances) -> Tensor:
         """Return the baked biases (U, blocks, heads) at distances."""
@@ -219,11 +220,11 @@ class FloaterRelative(PositionBias):
             bias = bias - rate * torch.log1p(reach * delta.abs().to(reach.dtype))
         return bias
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Any, layer: int) -> AttentionTerms | None:
-        return super().attention_terms(q, k, state, layer) if isinstance(state, Placed) else None
+    def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
+        return super().attention_terms(q, k, context) if isinstance(context.state, BiasTable) else None
 
-    def added(self, state: Solved | Placed, layer: int) -> DistanceBias | Tensor:
-        if isinstance(state, Placed):
+    def added(self, state: Solved | BiasTable, layer: int) -> DistanceBias | Tensor:
+        if isinstance(state, BiasTable):
             return DistanceBias(state.distances, state.biases[:, layer].T)
         directions = [state.vectors.at(layer, name)[0, :-1] for name in self.flow.names]
         decay = None if self.decay is None else self.decay[:, layer]

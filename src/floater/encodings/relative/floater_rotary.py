@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
@@ -63,7 +64,8 @@ class FloaterRotary(Precise):
         >>> model, rotary = (build(name, dim=8, heads=2, layers=1, max_length=16)
         ...                  for name in ("floater_rotary", "rotary"))
         >>> x = torch.randn(1, 5, 2, 4)
-        >>> q, other = (m.qkv(x, x, x, m.prepare(Positions.arange(5)), 0)[0] for m in (model, rotary))
+        >>> contexts = [AttentionContext(m.prepare(Positions.arange(5)), 0) for m in (model, rotary)]
+        >>> q, other = (m.qkv(x, x, x, context)[0] for m, context in zip((model, rotary), contexts))
         >>> torch.allclose(q, other, atol=1e-6)
         True
     """
@@ -96,12 +98,12 @@ class FloaterRotary(Precise):
         if not rate > 0:
             raise PositionError(f"rate is {rate}; it must be positive")
         self.pairs, self.base, self.uncovered, self.rate = pairs, base, uncovered, rate
-        of_heads = spec.layers, spec.heads
-        self.phase = nn.Parameter(torch.empty(*of_heads, self.head_dim // 2, dtype=at_least_float32()))
+        shape = spec.layers, spec.heads
+        self.phase = nn.Parameter(torch.empty(*shape, self.head_dim // 2, dtype=at_least_float32()))
         self.generator = None
         if basis == "learned":
             entries = self.head_dim * (self.head_dim - 1) // 2
-            self.generator = nn.Parameter(torch.empty(*of_heads, entries, dtype=at_least_float32()))
+            self.generator = nn.Parameter(torch.empty(*shape, entries, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -139,7 +141,8 @@ class FloaterRotary(Precise):
             angle = angle.remainder(2 * torch.pi).float()
         return Turned(angle.sin(), angle.cos(), self.basis)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Turned, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Turned]) -> QKV:
+        state, layer = context.state, context.layer
         dtype = at_least_float32(q.dtype)
         sin, cos = state.sin[layer].to(dtype), state.cos[layer].to(dtype)
         if state.basis is not None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
@@ -44,7 +45,7 @@ class FoPE(PositionModel):
     Example:
         >>> model = FoPE(StackSpec(dim=8, heads=2, layers=1, max_length=16), gain=0.0)
         >>> x = torch.tensor([1.0, 1.0, 0.0, 0.0]).expand(1, 2, 2, 4)
-        >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
+        >>> q, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(2)), 0))
         >>> q[0, 1, 0]  # cos 1 and 1, sin 1 and 1
         tensor([0.5403, 1.0000, 0.8415, 1.0000])
     """
@@ -101,11 +102,11 @@ class FoPE(PositionModel):
         waves = Waves.of(positions.query, at, torch.float64)
         return Waves(waves.sin.transpose(1, 2), waves.cos.transpose(1, 2))  # (batch or 1, T, 1, waves)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Waves, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Waves]) -> QKV:
         dtype = at_least_float32(q.dtype)
         sin, cos = (
-            self._series(waves.to(dtype), coefficients[layer].to(dtype))
-            for waves, coefficients in ((state.sin, self.sine), (state.cos, self.cosine))
+            self._series(waves.to(dtype), coefficients[context.layer].to(dtype))
+            for waves, coefficients in ((context.state.sin, self.sine), (context.state.cos, self.cosine))
         )
         return turn(q, sin, cos, "half"), turn(k, sin, cos, "half"), v
 

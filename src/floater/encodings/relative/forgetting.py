@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
-
-
-@dataclass(frozen=True)
-class ForgettingState:
-    """Mask of the keys that are tokens, (batch or 1, S) or None, and the input of the current block."""
-
-    valid: Tensor | None
-    read: dict[int, Tensor] = field(default_factory=dict)
 
 
 @register("forgetting")
@@ -41,10 +32,10 @@ class Forgetting(PositionModel):
     Example:
         >>> model = Forgetting(StackSpec(dim=4, heads=2, layers=1, max_length=16), start=0.0)
         >>> _ = nn.init.zeros_(model.weight)
-        >>> state, x = model.prepare(Positions.arange(3)), torch.zeros(1, 3, 4)
-        >>> _, q, k = model.inputs(x, state, 0)
-        >>> q, k, _ = model.qkv(*[x.view(1, 3, 2, 2)] * 3, state, 0)
-        >>> model.bias(q.transpose(1, 2), k.transpose(1, 2), state, 0)[0, 0, 2].exp()  # f = 1/2
+        >>> x = torch.zeros(1, 3, 4)
+        >>> context = AttentionContext(model.prepare(Positions.arange(3)), 0, x)
+        >>> q, k, _ = model.qkv(*[x.view(1, 3, 2, 2)] * 3, context)
+        >>> model.bias(q.transpose(1, 2), k.transpose(1, 2), context)[0, 0, 2].exp()  # f = 1/2
         tensor([0.2500, 0.5000, 1.0000], grad_fn=<ExpBackward0>)
     """
 
@@ -74,23 +65,19 @@ class Forgetting(PositionModel):
     def scale(self, head_dim: int) -> float:
         return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
-    def prepare(self, positions: Positions) -> ForgettingState:
-        return ForgettingState(positions.key_valid)
+    def prepare(self, positions: Positions) -> Tensor | None:
+        return positions.key_valid
 
-    def inputs(self, x: Tensor, state: ForgettingState, layer: int) -> QKV:
-        state.read[layer] = x
-        return x, x, x
-
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: ForgettingState, layer: int) -> QKV:
-        x = state.read.pop(layer)
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Tensor | None]) -> QKV:
+        x, layer = context.x, context.layer
         weight, bias = self.weight[layer].to(x.dtype), self.gate_bias[layer].to(x.dtype)
         gate = F.logsigmoid(F.linear(x, weight, bias)).to(k.dtype)[..., None]
         return F.pad(q, (0, 1)), torch.cat([k, gate], -1), v
 
-    def bias(self, q: Tensor, k: Tensor, state: ForgettingState, layer: int) -> Tensor:
-        gate = k[..., -1].to(torch.promote_types(k.dtype, torch.float32))
-        if state.valid is not None:
-            gate = gate.masked_fill(~state.valid[:, None], 0.0)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor | None]) -> Tensor:
+        gate, valid = k[..., -1].to(torch.promote_types(k.dtype, torch.float32)), context.state
+        if valid is not None:
+            gate = gate.masked_fill(~valid[:, None], 0.0)
         kept = gate.cumsum(-1)
-        of_query = kept[..., kept.shape[-1] - q.shape[2] :]
-        return -(of_query[..., None] - kept[..., None, :]).abs()
+        query_gates = kept[..., kept.shape[-1] - q.shape[2] :]
+        return -(query_gates[..., None] - kept[..., None, :]).abs()

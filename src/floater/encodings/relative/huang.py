@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
@@ -88,9 +89,9 @@ class Huang1(Huang):
     def shape(spec: StackSpec) -> tuple[int, int]:
         return spec.heads, spec.max_length
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
-        far = state.values.abs().clamp(max=self.spec.max_length - 1)
-        return logits * state.plane(self.table[layer][:, far])
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor:
+        far = context.state.values.abs().clamp(max=self.spec.max_length - 1)
+        return logits * context.state.plane(self.table[context.layer][:, far])
 
 
 @register("huang2")
@@ -116,8 +117,10 @@ class Huang2(Huang):
     def shape(spec: StackSpec) -> tuple[int, int]:
         return spec.heads, 2 * spec.max_length - 1
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
-        return logits * state.plane(state.rows(self.table[layer], self.spec.max_length - 1, 1))
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor:
+        return logits * context.state.plane(
+            context.state.rows(self.table[context.layer], self.spec.max_length - 1, 1)
+        )
 
 
 def _triple(q: Tensor, k: Tensor, rows: Tensor, index: Tensor) -> Tensor:
@@ -145,11 +148,12 @@ class Huang3(Huang):
     name = "huang3"
     chunk = 8
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor:
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor:
         # adding the product with r - 1 to the plain product keeps all else that was added to the logits
-        rows = state.rows(self.table[layer], self.spec.max_length - 1).to(q.dtype) - 1
-        places = torch.arange(len(state.values), device=q.device)
-        index = state.plane(places) if state.index is None else state.index
+        state = context.state
+        rows = state.rows(self.table[context.layer], self.spec.max_length - 1).to(q.dtype) - 1
+        indices = torch.arange(len(state.values), device=q.device)
+        index = state.plane(indices) if state.index is None else state.index
         parts = [
             checkpoint(_triple, part, k, rows, at, use_reentrant=False)
             for part, at in zip(torch.split(q, self.chunk, 2), torch.split(index, self.chunk, 1), strict=True)
@@ -178,9 +182,10 @@ class Huang4(Huang):
     name = "huang4"
 
     def reset_parameters(self) -> None:
-        own = self.spec.initializer_range
-        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5 if own is None else own)
+        std = self.spec.initializer_range
+        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5 if std is None else std)
 
-    def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
-        rows = state.rows(self.table[layer], self.spec.max_length - 1)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor | None:
+        state = context.state
+        rows = state.rows(self.table[context.layer], self.spec.max_length - 1)
         return self.scale(q.shape[-1]) * (state.queries(q, rows) + state.keys(k, rows))

@@ -93,7 +93,11 @@ class Kerple(PositionBias):
         return [DistanceBias(distances, self.kernel(far, block)) for block in range(len(self.r1))]
 
     def kernel(self, far: Tensor, block: int) -> Tensor:
-        """Return the bias at distances (N,) or (batch or 1, 1, T, S), heads before the last or last two."""
+        """Return the bias at distances (N,) or (batch or 1, 1, T, S).
+
+        Returns:
+            (heads, N) or (batch or 1, heads, T, S).
+        """
         r1, r2 = (
             _Confined.apply(parameter[block], _LEAST, most).view(-1, *[1] * min(far.ndim, 2))  # type: ignore[no-untyped-call]
             for parameter, most in ((self.r1, torch.inf), (self.r2, _MOST[self.kind]))

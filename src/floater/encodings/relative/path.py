@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
@@ -20,11 +21,10 @@ from floater.positions import Positions
 @dataclass(frozen=True)
 class PathState:
     """Mask of the keys that are tokens, (batch or 1, S) or None; for each tap of the convolution the slot
-    that it reads, (batch or 1, S), -1 for none; and the input of the current block."""
+    that it reads, (batch or 1, S), -1 for none."""
 
     valid: Tensor | None
     taps: list[Tensor]
-    read: dict[int, Tensor] = field(default_factory=dict)
 
 
 @register("path")
@@ -105,24 +105,21 @@ class Path(PositionModel):
             taps.append(torch.where(taps[-1] < 0, -1, previous.gather(1, taps[-1].clamp(min=0))))
         return PathState(valid, taps)
 
-    def inputs(self, x: Tensor, state: PathState, layer: int) -> QKV:
-        state.read[layer] = x
-        return x, x, x
-
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: PathState, layer: int) -> QKV:
-        x = state.read.pop(layer)
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[PathState]) -> QKV:
+        x = context.x
         down, up, gate, gate_bias = (
-            part[layer].to(x.dtype) for part in (self.down, self.up, self.gate, self.gate_bias)
+            part[context.layer].to(x.dtype) for part in (self.down, self.up, self.gate, self.gate_bias)
         )
         w = F.linear(F.linear(x, down), up).view(k.shape).to(k.dtype)
         beta = 2 * F.linear(x, gate, gate_bias).sigmoid()[..., None].to(k.dtype)
         return F.pad(q, (0, k.shape[-1] + 1)), torch.cat([k, w, beta], -1), v
 
-    def logits(self, logits: Tensor, q: Tensor, k: Tensor, state: PathState, layer: int) -> Tensor:
+    def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[PathState]) -> Tensor:
+        state = context.state
         width = self.spec.dim // self.spec.heads
         dtype = at_least_float32(logits.dtype)
         q, (k, raw, beta) = q[..., :width].to(dtype), torch.split(k.to(dtype), [width, width, 1], -1)
-        taps = self.convolution[layer].to(dtype).view(-1, self.spec.heads, 1, width)
+        taps = self.convolution[context.layer].to(dtype).view(-1, self.spec.heads, 1, width)
         mixed = torch.zeros_like(raw)
         for tap, index in zip(taps, state.taps, strict=True):
             slot = index[:, None, :, None].expand(*raw.shape[:3], 1)
@@ -149,7 +146,7 @@ class Path(PositionModel):
         """
         shift = k.shape[-2] - q.shape[-2]
         system = (beta[..., None] * (w @ w.mT)).tril(-1)
-        of_query, of_key = q @ w.mT, w @ k.mT
+        query_dots, key_dots = q @ w.mT, w @ k.mT
 
         def solve(right: Tensor, transposed: bool) -> Tensor:
             matrix = system.mT if transposed else system
@@ -158,9 +155,9 @@ class Path(PositionModel):
             )
             return solved
 
-        earlier = solve(beta[..., None] * of_key.tril(-1), False)
-        change = -of_query.tril(shift) @ earlier
+        earlier = solve(beta[..., None] * key_dots.tril(-1), False)
+        change = -query_dots.tril(shift) @ earlier
         if self.spec.causal:
             return change
-        later = beta[..., None] * solve(of_key.triu(), True)
-        return change - of_query.triu(shift + 1) @ later
+        later = beta[..., None] * solve(key_dots.triu(), True)
+        return change - query_dots.triu(shift + 1) @ later

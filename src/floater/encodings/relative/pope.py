@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
@@ -39,7 +40,7 @@ class PoPE(PositionModel):
     Example:
         >>> model = PoPE(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.zeros(1, 2, 1, 2)
-        >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
+        >>> q, k, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(2)), 0))
         >>> (q[0, 1, 0] @ k[0, 0, 0]).item()  # log(2)^2 (cos 1 + cos 0.01)
         0.7400...
     """
@@ -75,10 +76,10 @@ class PoPE(PositionModel):
         waves = Waves.of(positions.query, at, torch.float64)
         return waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[tuple[Tensor, Tensor]]) -> QKV:
         dtype = at_least_float32(q.dtype)
-        sin, cos = (part.to(dtype) for part in state)
-        shift = self.delta[layer].to(dtype)
+        sin, cos = (part.to(dtype) for part in context.state)
+        shift = self.delta[context.layer].to(dtype)
         # sin and cos of s w + delta, whose angle may be too large for single precision
         sin_k = sin * shift.cos() + cos * shift.sin()
         cos_k = cos * shift.cos() - sin * shift.sin()

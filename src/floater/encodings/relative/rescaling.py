@@ -18,7 +18,7 @@ Rescaled = tuple[Tensor, float]
 
 
 class _Plain(NamedTuple):
-    """Rotary positions before a rule."""
+    """Parameters of rotary positions before a rule rescales them."""
 
     dim: int
     base: float
@@ -71,25 +71,25 @@ def rescaled(
             f"scaling is {scaling!r}; it must be None or a mapping with rope_type, one of "
             f"{', '.join(map(repr, _RULES))}, and factor"
         )
-    given = dict(scaling)
-    one_of("rope_type", name := given.pop("rope_type"), tuple(_RULES))
-    trained = given.pop("original_max_position_embeddings", trained)
+    arguments = dict(scaling)
+    one_of("rope_type", name := arguments.pop("rope_type"), tuple(_RULES))
+    trained = arguments.pop("original_max_position_embeddings", trained)
     valid = list(inspect.signature(_RULES[name]).parameters)[1:]
-    for key in given:
+    for key in arguments:
         if key not in valid:
             raise PositionError(
                 f"scaling has {key!r}; rope_type {name!r} takes {', '.join(valid)} "
                 "and original_max_position_embeddings"
             )
     if name == "proportional":
-        given.setdefault("factor", 1.0)
-    if not isinstance(given.get("factor"), int | float) or not 1 <= given["factor"] < math.inf:
-        raise PositionError(f"factor of scaling is {given.get('factor')!r}; it must be at least 1")
+        arguments.setdefault("factor", 1.0)
+    if not isinstance(arguments.get("factor"), int | float) or not 1 <= arguments["factor"] < math.inf:
+        raise PositionError(f"factor of scaling is {arguments.get('factor')!r}; it must be at least 1")
     required = inspect.signature(_RULES[name]).parameters
     for key in valid:
-        if key not in given and required[key].default is inspect.Parameter.empty:
+        if key not in arguments and required[key].default is inspect.Parameter.empty:
             raise PositionError(f"scaling has no {key!r}, which rope_type {name!r} needs")
-    return _RULES[name](_Plain(dim, base, trained, device), **given)
+    return _RULES[name](_Plain(dim, base, trained, device), **arguments)
 
 
 def _linear(x: _Plain, *, factor: float) -> Rescaled:
@@ -173,7 +173,7 @@ def _proportional(x: _Plain, *, factor: float, partial_rotary_factor: float = 1.
 
 
 def _served(trained: int, factor: float, length: float | None) -> float:
-    """Return the declared length of texts, by default `factor` training lengths."""
+    """Return the declared length of texts, by default `factor` times the training length."""
     length = factor * trained if length is None else length
     if length < trained:
         raise PositionError(

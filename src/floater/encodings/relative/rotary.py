@@ -10,6 +10,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
@@ -50,7 +51,7 @@ class Rotary(PositionModel):
     Example:
         >>> model = Rotary(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 2, 2, 2)
-        >>> q, _, _ = model.qkv(x, x, x, model.prepare(Positions.arange(2)), 0)
+        >>> q, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(2)), 0))
         >>> q[0, 1, 0]  # cos 1, sin 1
         tensor([0.5403, 0.8415])
     """
@@ -100,8 +101,8 @@ class Rotary(PositionModel):
         # (batch or 1, T, 1, N)
         return factor * waves.sin.transpose(1, 2), factor * waves.cos.transpose(1, 2)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: tuple[Tensor, Tensor], layer: int) -> QKV:
-        return self.rotate(q, state), self.rotate(k, state), v
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[tuple[Tensor, Tensor]]) -> QKV:
+        return self.rotate(q, context.state), self.rotate(k, context.state), v
 
     def rotate(self, x: Tensor, state: tuple[Tensor, Tensor]) -> Tensor:
         """Rotate queries or keys (batch, T, heads, head_dim) by the angles of a state."""
@@ -116,7 +117,7 @@ def check_pairs(spec: StackSpec, pairs: str, base: float, partial: float = 1.0) 
     """Return the number of components of a head that rotate, if they form pairs.
 
     Raises:
-        PositionError: if that is odd or 0, `pairs` or `partial` is not valid, or `base` is not above 1.
+        PositionError: if that number is odd or 0, `pairs` or `partial` is not valid, or `base` is at most 1.
 
     Example:
         >>> check_pairs(StackSpec(dim=8, heads=2, layers=1, max_length=16), "half", 10000.0)
@@ -152,8 +153,8 @@ def turn(x: Tensor, sin: Tensor, cos: Tensor, pairs: str) -> Tensor:
 
     Args:
         x: (batch, T, heads, head_dim).
-        sin: broadcastable to (batch, T, heads, head_dim / 2).
-        cos: as `sin`.
+        sin: sines of the angles, broadcastable to (batch, T, heads, head_dim / 2).
+        cos: cosines of the angles, of the same shape.
         pairs: see `Rotary`.
 
     Returns:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.rnn_transformer import RNNTransformer
@@ -63,10 +64,12 @@ class RRTransformer(RNNTransformer):
     def embed(self, x: Tensor, state: tuple[Tensor | None, Distances]) -> Tensor:  # type: ignore[override]
         return super().embed(x, state[0])
 
-    def bias(self, q: Tensor, k: Tensor, state: tuple[Tensor | None, Distances], layer: int) -> Tensor | None:
-        return self.shaw.bias(q, k, state[1], layer)
+    def bias(
+        self, q: Tensor, k: Tensor, context: AttentionContext[tuple[Tensor | None, Distances]]
+    ) -> Tensor | None:
+        return self.shaw.bias(q, k, context.with_state(context.state[1]))
 
     def value_bias(
-        self, weights: Tensor, state: tuple[Tensor | None, Distances], layer: int
+        self, weights: Tensor, context: AttentionContext[tuple[Tensor | None, Distances]]
     ) -> Tensor | None:
-        return self.shaw.value_bias(weights, state[1], layer)
+        return self.shaw.value_bias(weights, context.with_state(context.state[1]))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import Stage
 from floater.encodings.registry import register
@@ -44,10 +45,10 @@ class SelfExtend(Rotary):
         form: "floor", "leaky" or "rectified".
         group: G, above 1.
         window: w in tokens; half of max_length by default, at least 1.
-        pairs: see `Rotary`, as the next ones.
-        base: base of the frequencies.
-        partial: share of the components that rotate.
-        scaling: rule that rescales the frequencies.
+        pairs: see `Rotary`.
+        base: base of the frequencies, above 1.
+        partial: share of the components that rotate; see `Rotary`.
+        scaling: rule that rescales the frequencies; see `Rotary`.
 
     Raises:
         PositionError: if an option is not valid.
@@ -55,10 +56,9 @@ class SelfExtend(Rotary):
     Example:
         >>> model = SelfExtend(StackSpec(dim=4, heads=2, layers=1, max_length=16), form="rectified", window=2)
         >>> x = torch.tensor([1.0, 0.0]).expand(1, 9, 2, 2)
-        >>> state = model.prepare(Positions.arange(9))
-        >>> q, k, _ = model.qkv(x, x, x, state, 0)
-        >>> q, k = q.transpose(1, 2), k.transpose(1, 2)
-        >>> model.logits(q @ k.mT, q, k, state, 0)[0, 0, 8, [0, 5, 7]] * 2**0.5  # cos 2, cos 2, cos 1
+        >>> context = AttentionContext(model.prepare(Positions.arange(9)), 0)
+        >>> q, k = (y.transpose(1, 2) for y in model.qkv(x, x, x, context)[:2])
+        >>> model.logits(q @ k.mT, q, k, context)[0, 0, 8, [0, 5, 7]] * 2**0.5  # cos 2, cos 2, cos 1
         tensor([-0.4161, -0.4161,  0.5403])
     """
 
@@ -106,29 +106,29 @@ class SelfExtend(Rotary):
         else:
             far, shift = at * 0, window
         # of near pairs; of far keys; of queries with earlier and, unless causal, with later far keys
-        places = [at, far, far + shift] + [far - shift] * (not self.spec.causal)
-        turns = [super(SelfExtend, self).prepare(replace(positions, query=place)) for place in places]
+        shifted = [at, far, far + shift] + [far - shift] * (not self.spec.causal)
+        turns = [super(SelfExtend, self).prepare(replace(positions, query=query)) for query in shifted]
         return turns, (positions.key[:, None, :] - positions.query[:, :, None])[:, None]
 
     def qkv(  # type: ignore[override]
-        self, q: Tensor, k: Tensor, v: Tensor, state: tuple[list[Turns], Tensor], layer: int
+        self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[tuple[list[Turns], Tensor]]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        near, of_key, *of_query = state[0]
-        queries = torch.cat([self.rotate(q, turns) for turns in (near, *of_query)], -1)
-        keys = torch.cat([self.rotate(k, near), self.rotate(k, of_key)], -1)
+        near, far_key, *far_queries = context.state[0]
+        queries = torch.cat([self.rotate(q, turns) for turns in (near, *far_queries)], -1)
+        keys = torch.cat([self.rotate(k, near), self.rotate(k, far_key)], -1)
         return queries, F.pad(keys, (0, queries.shape[-1] - keys.shape[-1])), v
 
     def logits(
-        self, logits: Tensor, q: Tensor, k: Tensor, state: tuple[list[Turns], Tensor], layer: int
+        self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[tuple[list[Turns], Tensor]]
     ) -> Tensor:
         width = self.spec.dim // self.spec.heads
         near, far = k[..., :width], k[..., width : 2 * width]
-        scale, delta = self.scale(width), state[1]
-        found = torch.where(
+        scale, delta = self.scale(width), context.state[1]
+        products = torch.where(
             delta.abs() < self.window,
             q[..., :width] @ near.mT * scale,
             q[..., width : 2 * width] @ far.mT * scale,
         )
         if self.spec.causal:
-            return found
-        return torch.where(delta >= self.window, q[..., 2 * width : 3 * width] @ far.mT * scale, found)
+            return products
+        return torch.where(delta >= self.window, q[..., 2 * width : 3 * width] @ far.mT * scale, products)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances, pairs
@@ -27,7 +28,7 @@ class ShawTables(PositionModel):
     values_: nn.Parameter | None
 
     def tables(self, *shape: int, values: bool) -> None:
-        """Make the tables (layers, *shape, head_dim)."""
+        """Create the tables (layers, *shape, head_dim)."""
         shape = (self.spec.layers, *shape, self.spec.dim // self.spec.heads)
         self.keys = nn.Parameter(torch.empty(shape))
         self.values_ = nn.Parameter(torch.empty(shape)) if values else None
@@ -94,22 +95,27 @@ class Shaw(ShawTables):
     def prepare(self, positions: Positions) -> Distances:
         return Distances.of(positions, "shaw", reach=self.clip)
 
-    def bias(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> Tensor | None:
-        return self.scale(q.shape[-1]) * state.queries(q, state.rows(self.keys[layer], self.clip))
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor | None:
+        return self.scale(q.shape[-1]) * context.state.queries(
+            q, context.state.rows(self.keys[context.layer], self.clip)
+        )
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: Distances, layer: int) -> AttentionTerms | None:
+    def attention_terms(
+        self, q: Tensor, k: Tensor, context: AttentionContext[Distances]
+    ) -> AttentionTerms | None:
+        state = context.state
         if state.index is not None:
             return None
-        keys, values = (None if x is None else x[layer] for x in (self.keys, self.values_))
+        keys, values = (None if x is None else x[context.layer] for x in (self.keys, self.values_))
         if state.first is not None:
             return AttentionTerms(queries=keys, values=values, before=-self.clip - state.first)
         keys, values = (None if x is None else state.rows(x, self.clip) for x in (keys, values))
         return AttentionTerms(queries=keys, values=values)
 
-    def value_bias(self, weights: Tensor, state: Distances, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, context: AttentionContext[Distances]) -> Tensor | None:
         if self.values_ is None:
             return None
-        return state.weighted(weights, state.rows(self.values_[layer], self.clip))
+        return context.state.weighted(weights, context.state.rows(self.values_[context.layer], self.clip))
 
 
 @register("shaw_absolute")
@@ -163,12 +169,12 @@ class ShawAbsolute(ShawTables):
         """Return (batch or 1, T, S, head_dim) of a block's table."""
         return pairs(table.movedim(-1, 0), state).movedim(1, -1)
 
-    def bias(self, q: Tensor, k: Tensor, state: Positions, layer: int) -> Tensor | None:
-        vectors = self.vectors(self.keys[layer], state).to(q.dtype)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Positions]) -> Tensor | None:
+        vectors = self.vectors(self.keys[context.layer], context.state).to(q.dtype)
         return self.scale(q.shape[-1]) * torch.einsum("bhtd,btsd->bhts", q, vectors)
 
-    def value_bias(self, weights: Tensor, state: Positions, layer: int) -> Tensor | None:
+    def value_bias(self, weights: Tensor, context: AttentionContext[Positions]) -> Tensor | None:
         if self.values_ is None:
             return None
-        vectors = self.vectors(self.values_[layer], state).to(weights.dtype)
+        vectors = self.vectors(self.values_[context.layer], context.state).to(weights.dtype)
         return torch.einsum("bhts,btsd->bhtd", weights, vectors)

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import Precise, at_least_float32
@@ -28,8 +29,8 @@ class Codes(NamedTuple):
     """Random processes along the tokens, shared by all blocks.
 
     Args:
-        query: (batch or 1, T, heads, head_dim, realizations), and
-        key: the same, correlated with it as the positions are.
+        query: (batch or 1, T, heads, head_dim, realizations).
+        key: the same shape, correlated with `query` as the positions are.
         gate: (heads, head_dim, realizations), the same for all positions; None without gates.
     """
 
@@ -94,7 +95,8 @@ class StochasticPositions(PositionModel):
             gate = self.noise((self.spec.heads, head_dim, self.realizations), self.gate) * unit
         return Codes(query * unit, key * unit, gate)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: Codes, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Codes]) -> QKV:
+        state, layer = context.state, context.layer
         return self._filter(q, state.query, state, layer), self._filter(k, state.key, state, layer), v
 
     def _filter(self, x: Tensor, code: Tensor, state: Codes, layer: int) -> Tensor:
@@ -132,7 +134,7 @@ class SineSPE(Precise, StochasticPositions):
     Example:
         >>> model = SineSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), realizations=8)
         >>> q = torch.randn(1, 3, 2, 2)
-        >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[0].shape
+        >>> model.qkv(q, q, q, AttentionContext(model.prepare(Positions.arange(3)), 0))[0].shape
         torch.Size([1, 3, 2, 8])
     """
 
@@ -175,11 +177,11 @@ class SineSPE(Precise, StochasticPositions):
         self.gain.mul_(2 / self.gain.norm(dim=-1, keepdim=True).sqrt())
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
-        wide, own = wide_dtype(self.frequency.device), self.frequency.dtype
+        wide, dtype = wide_dtype(self.frequency.device), self.frequency.dtype
         cycles = positions.query.to(wide)[..., None, None, None] * (self.frequency.to(wide).sigmoid() / 2)
         phase = 2 * math.pi * (cycles - cycles.detach().floor())
         query, key = (
-            torch.cat((angle.cos(), angle.sin()), dim=-1).to(own) for angle in (phase + self.offset, phase)
+            torch.cat((angle.cos(), angle.sin()), dim=-1).to(dtype) for angle in (phase + self.offset, phase)
         )
         weight = F.softplus(self.gain).repeat(1, 1, 2)[..., None] * query.shape[-1] ** -0.5
         z = weight * self.noise((*query.shape[-3:], self.realizations), self.gain, chunk=1)
@@ -207,7 +209,7 @@ class ConvSPE(StochasticPositions):
     Example:
         >>> model = ConvSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), kernel=8, gated=False)
         >>> q = torch.randn(1, 3, 2, 2)
-        >>> model.qkv(q, q, q, model.prepare(Positions.arange(3)), 0)[1].shape
+        >>> model.qkv(q, q, q, AttentionContext(model.prepare(Positions.arange(3)), 0))[1].shape
         torch.Size([1, 3, 2, 64])
     """
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
@@ -32,7 +33,8 @@ class StickBreaking(PositionModel):
 
     Example:
         >>> model = StickBreaking(StackSpec(dim=4, heads=1, layers=1, max_length=16, causal=True))
-        >>> model.weights(torch.zeros(1, 1, 1, 4), model.prepare(Positions.arange(1, offset=3)), 0)
+        >>> context = AttentionContext(model.prepare(Positions.arange(1, offset=3)), 0)
+        >>> model.weights(torch.zeros(1, 1, 1, 4), context)
         tensor([[[[0.1250, 0.2500, 0.5000, 0.0000]]]])
     """
 
@@ -42,7 +44,7 @@ class StickBreaking(PositionModel):
         point="relative",
         equation="sum_s beta_{ts} prod_{s<l<t} (1 - beta_{tl}) v_s, beta_{ts} = sigmoid(q_t k_s / sqrt(d_h))",
     )
-    derives_places = True
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, attend_current: bool = False) -> None:
         super().__init__(spec)
@@ -52,21 +54,21 @@ class StickBreaking(PositionModel):
         """Return each query's own key, (T, S) bool, and the keys by their distance, (batch or 1, T, S)."""
         length, slots = positions.query.shape[1], positions.key.shape[1]
         key = torch.arange(slots, device=positions.key.device)
-        own = key[slots - length :, None] == key
+        diagonal = key[slots - length :, None] == key
         if self.spec.causal:
-            return own, None
+            return diagonal, None
         # the distance in tokens, without the padding between them
         count = key[None] if positions.key_valid is None else positions.key_valid.cumsum(1)
         delta = count[:, None, :] - count[:, slots - length :, None]
         # two stable sorts: by the side, then by the distance
         by_side = (delta > 0).long().argsort(dim=-1, stable=True)
         by_distance = delta.abs().gather(-1, by_side).argsort(dim=-1, stable=True)
-        return own, by_side.gather(-1, by_distance)
+        return diagonal, by_side.gather(-1, by_distance)
 
-    def weights(self, logits: Tensor, state: tuple[Tensor, Tensor | None], layer: int) -> Tensor:
-        own, nearest = state
+    def weights(self, logits: Tensor, context: AttentionContext[tuple[Tensor, Tensor | None]]) -> Tensor:
+        diagonal, nearest = context.state
         if not self.attend_current:
-            logits = logits.masked_fill(own, -torch.inf)
+            logits = logits.masked_fill(diagonal, -torch.inf)
         wide = logits.to(at_least_float32(logits.dtype))
         left = F.logsigmoid(-wide)
         if nearest is None:

@@ -23,7 +23,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, *, both: bool) -> 
     Args:
         distance: (...); real ones are rounded towards 0, but with `both` those between 0 and 1 have a bucket
             of their own, as they are after the query.
-        buckets: their number; with `both` half of them for keys after the query.
+        buckets: number of buckets; with `both` half of them are for keys after the query.
         max_distance: distance from which on all share the last bucket.
         both: whether keys after the query have buckets of their own; otherwise they share that of distance 0.
 
@@ -67,7 +67,7 @@ class T5(PositionBias):
     Args:
         directions: "both", "past" (later keys share the bucket of distance 0), or "auto": "past" in a causal
             stack, where half of the buckets of "both" are never used, else "both".
-        buckets: their number; even, at least 4.
+        buckets: number of buckets; even, at least 4.
         max_distance: distance at which the last bucket begins; above the number of exact buckets.
         scaled: whether dot products are divided by sqrt(head_dim).
 
@@ -75,9 +75,10 @@ class T5(PositionBias):
         PositionError: if an option is not valid.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = T5(StackSpec(dim=8, heads=2, layers=2, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
-        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0).shape, model.scale(4)
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(3)), 0)).shape, model.scale(4)
         (torch.Size([1, 2, 3, 3]), 1.0)
     """
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.registry import register
@@ -19,11 +20,10 @@ from floater.positions import Positions
 
 @dataclass(frozen=True)
 class TenerState:
-    """Waves at queries and keys, and the input of the paper's keys in the current block."""
+    """Waves at queries and keys."""
 
     queries: Waves
     keys: Waves
-    read: dict[int, Tensor] = field(default_factory=dict)
 
 
 @register("tener")
@@ -63,10 +63,7 @@ class Tener(PositionModel):
             recurring=True,
             unbound=True,
             parameters="2*d*l*h",
-            differs={
-                "injection": "keys read the block's input itself: W_k is the identity",
-                "parameters": "u and v of a head are d/h wide",
-            },
+            differs={"parameters": "u and v of a head are d/h wide"},
         ),
     )
 
@@ -98,22 +95,19 @@ class Tener(PositionModel):
         if self.form == "released":
             half = self.head_dim // 2
             at = 10000.0 ** (-torch.arange(half, dtype=at.dtype, device=at.device) / (half - 1))
-        query, key = (Waves.of(places, at, self.u.dtype) for places in (positions.query, positions.key))
+        query, key = (Waves.of(side, at, self.u.dtype) for side in (positions.query, positions.key))
         return TenerState(query, key)
 
-    def inputs(self, x: Tensor, state: TenerState, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[TenerState]) -> QKV:
         if self.form == "paper":
-            state.read[layer] = x
-        return x, x, x
-
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: TenerState, layer: int) -> QKV:
-        read = state.read.pop(layer, None)
-        if read is not None:
-            k = read.view_as(k).to(k.dtype) + 0 * k  # the unused projection gets zero gradients, not none
+            k = (
+                context.x.view_as(k).to(k.dtype) + 0 * k
+            )  # the unused projection gets zero gradients, not none
         return q, k, v
 
-    def bias(self, q: Tensor, k: Tensor, state: TenerState, layer: int) -> Tensor | None:
-        u, v = (vector[layer][:, None] for vector in (self.u, self.v))
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[TenerState]) -> Tensor | None:
+        state = context.state
+        u, v = (vector[context.layer][:, None] for vector in (self.u, self.v))
         content = u @ k.transpose(-1, -2)
         x = q + v
         if self.form == "paper":

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
@@ -22,7 +23,13 @@ from floater.positions import Positions
 
 @dataclass(frozen=True)
 class XLState:
-    """Whole positions: the distances and their sinusoids (N, d). Real ones: waves of queries and keys."""
+    """State of a forward pass, shared by the blocks.
+
+    Args:
+        distances: the distances of whole positions; None for real ones.
+        sinusoids: the sinusoids of these distances, (N, dim).
+        waves: the waves of queries and keys at real positions; None for whole ones.
+    """
 
     distances: Distances | None
     sinusoids: Tensor | None
@@ -49,7 +56,7 @@ class TransformerXL(PositionModel):
     Example:
         >>> model = TransformerXL(StackSpec(dim=8, heads=2, layers=3, max_length=16))
         >>> q = torch.ones(1, 2, 5, 4)
-        >>> model.bias(q, q, model.prepare(Positions.arange(5)), 0).shape
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(5)), 0)).shape
         torch.Size([1, 2, 5, 5])
     """
 
@@ -99,7 +106,8 @@ class TransformerXL(PositionModel):
         distances = Distances.of(positions, "transformer_xl")
         return XLState(distances, sinusoid(-distances.values.double(), dim).to(self.u.dtype), None)
 
-    def bias(self, q: Tensor, k: Tensor, state: XLState, layer: int) -> Tensor | None:
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[XLState]) -> Tensor | None:
+        state, layer = context.state, context.layer
         heads, dim = self.spec.heads, self.spec.dim
         linear = self.project[layer]
         assert isinstance(linear, nn.Linear)
@@ -114,7 +122,10 @@ class TransformerXL(PositionModel):
             near = state.distances.queries(q + v, self.rows(state, layer))
         return self.scale(q.shape[-1]) * (near + u @ k.transpose(-1, -2))
 
-    def attention_terms(self, q: Tensor, k: Tensor, state: XLState, layer: int) -> AttentionTerms | None:
+    def attention_terms(
+        self, q: Tensor, k: Tensor, context: AttentionContext[XLState]
+    ) -> AttentionTerms | None:
+        state, layer = context.state, context.layer
         if state.distances is None or state.distances.index is not None:
             return None
         which = layer if len(self.u) > 1 else 0

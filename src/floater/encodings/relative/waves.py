@@ -34,8 +34,8 @@ class Waves:
         """Return the sum over w of a sin((t - s) w) + b cos((t - s) w), one matrix product by angle addition.
 
         Args:
-            a: (batch, heads, T, frequencies), and
-            b: the same, at the positions t of these waves.
+            a: (batch, heads, T, frequencies) factors of the sines, at the positions t of these waves.
+            b: (batch, heads, T, frequencies) factors of the cosines.
             keys: waves at the positions s.
 
         Returns:
@@ -72,7 +72,7 @@ def covered(frequencies: Tensor, span: float, uncovered: str, step: float = 1.0)
     changes nothing.
 
     Args:
-        frequencies: in radians per unit of time, any shape.
+        frequencies: frequencies in radians per unit of time, of any shape.
         span: training length in tokens.
         uncovered: one of `UNCOVERED`.
         step: time between neighbouring tokens.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
@@ -22,12 +23,19 @@ _GAMMA = 0.4
 
 
 class XPosState(NamedTuple):
-    """Sines and cosines of the queries' positions, times zeta^t for queries and zeta^-t for keys."""
+    """State of a forward pass, shared by the blocks.
+
+    Args:
+        query: sines and cosines times zeta^t, for queries.
+        key: sines and cosines times zeta^-t, for keys.
+        largest: the logarithm of the largest factor.
+        farthest: the farthest position.
+    """
 
     query: tuple[Tensor, Tensor]
     key: tuple[Tensor, Tensor]
-    largest: float  # of the factors
-    farthest: float  # position
+    largest: float
+    farthest: float
 
 
 @register("xpos")
@@ -57,7 +65,7 @@ class XPos(PositionModel):
     Example:
         >>> model = XPos(StackSpec(dim=2, heads=1, layers=1, max_length=16))
         >>> x = torch.ones(1, 1, 1, 2)
-        >>> q, k, _ = model.qkv(x, x, x, model.prepare(Positions.arange(1, offset=512)), 0)
+        >>> q, k, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(1, offset=512)), 0))
         >>> [round(float(y.norm() / x.norm()), 4) for y in (q, k)]  # 0.4 / 1.4 and its inverse
         [0.2857, 3.5]
     """
@@ -95,8 +103,9 @@ class XPos(PositionModel):
         largest = far / self.scale_base * math.log((1 + _GAMMA) / _GAMMA)
         return XPosState((sin * factor, cos * factor), (sin / factor, cos / factor), largest, far)
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, state: XPosState, layer: int) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[XPosState]) -> QKV:
         # a quarter of the range of exponents remains for queries, keys and their gradients
+        state = context.state
         range_ = 0.75 * math.log(torch.finfo(q.dtype).max)
         if state.largest > range_:
             served = int(range_ / math.log((1 + _GAMMA) / _GAMMA) * self.scale_base)

@@ -8,7 +8,7 @@ from torch import Tensor
 from floater.encodings.card import Card
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
-from floater.encodings.relative.floater_relative import FloaterRelative, Placed
+from floater.encodings.relative.floater_relative import BiasTable, FloaterRelative
 from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured
 from floater.positions import Positions
@@ -56,9 +56,10 @@ class FloaterTree(FloaterRelative, Structured):
         PositionError: if an option is not valid, or the positions have no tree.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = FloaterTree(StackSpec(dim=8, heads=2, layers=1, max_length=16))
         >>> q = torch.zeros(1, 2, 3, 4)
-        >>> bias = model.bias(q, q, model.prepare(Positions.tree([[1, -1, 1]])), 0)
+        >>> bias = model.bias(q, q, AttentionContext(model.prepare(Positions.tree([[1, -1, 1]])), 0))
         >>> bool(bias[0, 0, 0, 1] == bias[0, 0, 1, 2])  # one edge each, to a later token
         True
     """
@@ -89,9 +90,9 @@ class FloaterTree(FloaterRelative, Structured):
     ) -> None:
         super().__init__(spec, width=width, hidden=hidden, clip=clip, start=start, tail=tail, solver=solver)
 
-    def prepare(self, positions: Positions) -> Placed:
+    def prepare(self, positions: Positions) -> BiasTable:
         length = path_lengths(self.structure(positions))
         reach = int(length.abs().max()) if length.numel() else 0
         values = torch.arange(-reach, reach + 1, device=length.device)
         shape = length.shape[1], length.shape[2]
-        return self.placed(Distances(values, length + reach, shape))
+        return self.bias_table(Distances(values, length + reach, shape))

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
@@ -87,13 +88,13 @@ class GraphGRU(Structured):
 
     def prepare(self, positions: Positions) -> PairVectors:
         paths = Paths(self.structure(positions), self.labels, name_of(self))
-        place = torch.arange(paths.rows.shape[1], device=paths.rows.device)
-        backward = paths.rows.gather(1, (paths.lengths[:, None] - 1 - place).clamp(min=0))
+        index = torch.arange(paths.rows.shape[1], device=paths.rows.device)
+        backward = paths.rows.gather(1, (paths.lengths[:, None] - 1 - index).clamp(min=0))
         last = [
             self._last(rows, paths.lengths, suffix)
             for rows, suffix in ((paths.rows, ""), (backward, "_reverse"))
         ]
-        return PairVectors(self.output(torch.cat(last, dim=-1))[paths.own], paths.pair)
+        return PairVectors(self.output(torch.cat(last, dim=-1))[paths.sample_rows], paths.pair)
 
     def _last(self, rows: Tensor, lengths: Tensor, suffix: str) -> Tensor:
         """Return the GRU's last states (R, dim / 2), with a step for each distinct beginning of a sequence.
@@ -105,11 +106,11 @@ class GraphGRU(Structured):
             lengths: (R,), at least 1.
             suffix: suffix of the direction's weights.
         """
-        of_input, of_state, bias, state_bias = (
+        weight_ih, weight_hh, bias_ih, bias_hh = (
             getattr(self.gru, f"{name}_l0{suffix}")
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         )
-        table = F.linear(self.symbol.weight, of_input, bias)
+        table = F.linear(self.symbol.weight, weight_ih, bias_ih)
         state = table.new_zeros(1, self.gru.hidden_size)
         beginning = torch.zeros_like(lengths)  # of each sequence, which state is its own
         ended, last = [], []
@@ -119,7 +120,7 @@ class GraphGRU(Structured):
             distinct, beginning[going] = torch.unique(key, return_inverse=True)
             before = state[distinct // len(table)]
             x = table[distinct % len(table)].chunk(3, -1)
-            h = F.linear(before, of_state, state_bias).chunk(3, -1)
+            h = F.linear(before, weight_hh, bias_hh).chunk(3, -1)
             reset, update = ((x[i] + h[i]).sigmoid() for i in range(2))
             state = (1 - update) * torch.tanh(x[2] + reset * h[2]) + update * before
             done = (lengths == step + 1).nonzero()[:, 0]
@@ -127,11 +128,11 @@ class GraphGRU(Structured):
             last.append(state[beginning[done]])
         return torch.cat(last)[torch.cat(ended).argsort()]
 
-    def bias(self, q: Tensor, k: Tensor, state: PairVectors, layer: int) -> Tensor:
-        tables = state.heads(self.relation[layer], 2 * self.spec.heads).to(q.dtype)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[PairVectors]) -> Tensor:
+        tables = context.state.heads(self.relation[context.layer], 2 * self.spec.heads).to(q.dtype)
         a, b = tables.chunk(2, dim=1)
-        pair = state.pair
+        pair = context.state.pair
         # k_s meets the vectors of the pairs in its column
-        found = scores(q, b, pair) + scores(k, a, pair.transpose(1, 2)).transpose(-1, -2)
+        dots = scores(q, b, pair) + scores(k, a, pair.transpose(1, 2)).transpose(-1, -2)
         alone = (a * b).sum(-1).gather(-1, pair.flatten(1)[:, None].expand(-1, a.shape[1], -1))
-        return (found + alone.view(*a.shape[:2], *pair.shape[1:])) * self.scale(q.shape[-1])
+        return (dots + alone.view(*a.shape[:2], *pair.shape[1:])) * self.scale(q.shape[-1])

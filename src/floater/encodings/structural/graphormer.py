@@ -82,10 +82,10 @@ class Graphormer(Structured, PositionBias):
         edges = paths.rows[:, : len(hops)].div(2, rounding_mode="floor").clamp(max=self.labels - 1)
         counted = (torch.arange(len(hops), device=length.device) < length[:, None])[..., None]
         transformed = (self.label[edges][..., None] * hops).sum(-2).masked_fill(~counted, 0.0)
-        of_path = transformed.sum(1) / length.clamp(1, len(self.hop))[:, None].to(self.label.dtype)
+        edge_bias = transformed.sum(1) / length.clamp(1, len(self.hop))[:, None].to(self.label.dtype)
         number = torch.where(length < 0, self.reach + 1, length.clamp(max=self.reach))
-        table = self.distance[number] + of_path
-        row = paths.own.gather(1, paths.pair.flatten(1)).view(paths.pair.shape)
+        table = self.distance[number] + edge_bias
+        row = paths.sample_rows.gather(1, paths.pair.flatten(1)).view(paths.pair.shape)
         degree = structure.at(structure.neighbours.sum(-1)).clamp(max=self.degree.shape[1] - 1)
         return degree, table[row].movedim(-1, 1)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -39,7 +40,7 @@ class Laplacian(Structured):
     Example:
         >>> model = Laplacian(StackSpec(dim=8, heads=2, layers=1, max_length=16), vectors=2)
         >>> state = model.prepare(Positions.graph([[(0, 1), (1, 2)]]))
-        >>> state[0].shape, model.mask(state, 0)[0, 0].int().tolist()
+        >>> state[0].shape, model.mask(AttentionContext(state, 0))[0, 0].int().tolist()
         (torch.Size([1, 3, 2]), [[0, 1, 0], [1, 0, 1], [0, 1, 0]])
     """
 
@@ -97,5 +98,5 @@ class Laplacian(Structured):
         added: Tensor = self.project(state[0].to(self.project.weight.dtype))
         return x + added.to(x.dtype)
 
-    def mask(self, state: tuple[Tensor, Tensor | None], layer: int) -> Tensor | None:
-        return state[1]
+    def mask(self, context: AttentionContext[tuple[Tensor, Tensor | None]]) -> Tensor | None:
+        return context.state[1]

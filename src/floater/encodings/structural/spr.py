@@ -12,6 +12,7 @@ from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, chosen_blocks, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.encodings.structural.structured import WHOLE, Structured, mixture, scores
@@ -138,24 +139,24 @@ class SPRRelative(Structured):
             nn.init.normal_(table, std=table.shape[-1] ** -0.5)
 
     def prepare(self, positions: Positions) -> tuple[slice, Tensor]:
-        found = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
-        if not found.numel():
-            return slice(0), found
-        low, high = int(found.min()), int(found.max())
-        return slice(low, high + 1), found - low
+        relations = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
+        if not relations.numel():
+            return slice(0), relations
+        low, high = int(relations.min()), int(relations.max())
+        return slice(low, high + 1), relations - low
 
-    def bias(self, q: Tensor, k: Tensor, state: tuple[slice, Tensor], layer: int) -> Tensor | None:
-        if layer not in self.blocks:
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[tuple[slice, Tensor]]) -> Tensor | None:
+        if context.layer not in self.blocks:
             return None
-        rows, pair = state
-        table = self.keys[None, self.blocks.index(layer), :, rows].to(q.dtype)
+        rows, pair = context.state
+        table = self.keys[None, self.blocks.index(context.layer), :, rows].to(q.dtype)
         return scores(q, table, pair) * self.scale(q.shape[-1])
 
-    def value_bias(self, weights: Tensor, state: tuple[slice, Tensor], layer: int) -> Tensor | None:
-        if layer not in self.blocks:
+    def value_bias(self, weights: Tensor, context: AttentionContext[tuple[slice, Tensor]]) -> Tensor | None:
+        if context.layer not in self.blocks:
             return None
-        rows, pair = state
-        return mixture(weights, self.vectors[None, self.blocks.index(layer), :, rows], pair)
+        rows, pair = context.state
+        return mixture(weights, self.vectors[None, self.blocks.index(context.layer), :, rows], pair)
 
 
 def tree_relations(structure: Structure) -> Tensor:

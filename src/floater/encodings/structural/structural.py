@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
@@ -106,12 +107,12 @@ class Structural(Structured):
     def prepare(self, positions: Positions) -> PairVectors:
         paths = Paths(self.structure(positions), self.labels, name_of(self))
         encode = self._attend if self.encoder == "attention" else self._convolve
-        return PairVectors(encode(self.symbol(paths.rows), paths)[paths.own], paths.pair)
+        return PairVectors(encode(self.symbol(paths.rows), paths)[paths.sample_rows], paths.pair)
 
     def _attend(self, x: Tensor, paths: Paths) -> Tensor:
         """Map (R, D, dim) to (R, dim)."""
-        place = torch.arange(x.shape[1], device=x.device)
-        x = x + sinusoid(place, self.spec.dim).to(x.dtype)
+        index = torch.arange(x.shape[1], device=x.device)
+        x = x + sinusoid(index, self.spec.dim).to(x.dtype)
         mixed = F.scaled_dot_product_attention(
             self.query(x), self.key(x), self.value(x), attn_mask=paths.valid[:, None, :]
         )
@@ -130,9 +131,11 @@ class Structural(Structured):
         within = torch.arange(windows.shape[-1], device=x.device) <= last
         return windows.masked_fill(~within, 0.0).amax(-1)
 
-    def bias(self, q: Tensor, k: Tensor, state: PairVectors, layer: int) -> Tensor:
-        table = state.heads(self.keys[layer], self.spec.heads).to(q.dtype)
-        return scores(q, table, state.pair) * self.scale(q.shape[-1])
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[PairVectors]) -> Tensor:
+        table = context.state.heads(self.keys[context.layer], self.spec.heads).to(q.dtype)
+        return scores(q, table, context.state.pair) * self.scale(q.shape[-1])
 
-    def value_bias(self, weights: Tensor, state: PairVectors, layer: int) -> Tensor:
-        return mixture(weights, state.heads(self.vectors[layer], self.spec.heads), state.pair)
+    def value_bias(self, weights: Tensor, context: AttentionContext[PairVectors]) -> Tensor:
+        return mixture(
+            weights, context.state.heads(self.vectors[context.layer], self.spec.heads), context.state.pair
+        )

@@ -20,7 +20,7 @@ from floater.structures import Structure, path_symbols, symbols
 
 _ALL_TOKENS = "it reads a tree or a graph over all tokens at once"
 WHOLE: Mapping[Contract, str] = {"cache": _ALL_TOKENS, "documents": _ALL_TOKENS}
-"""The exceptions of its models."""
+"""The exceptions (see `Card`) of encodings that read a tree or a graph."""
 
 
 class Structured(PositionModel):
@@ -34,18 +34,18 @@ class Structured(PositionModel):
 
     needs: ClassVar[Literal["tree", "graph"]]
     sites: ClassVar[tuple[Site, ...]] = ("self",)
-    derives_places = True
+    derives_positions = True
 
     def structure(self, positions: Positions) -> Structure:
         """Return the structure of the positions.
 
         Raises:
-            PositionError: if they have none, only a graph where a tree is needed, fewer queries than keys, or
-                packed documents.
+            PositionError: if the positions have no structure, only a graph where a tree is needed, fewer
+                queries than keys, or packed documents.
         """
-        found, name = positions.structure, f"'{name_of(self)}'"
+        structure, name = positions.structure, f"'{name_of(self)}'"
         builder = "Positions.tree(parents)" if self.needs == "tree" else "Positions.graph(edges)"
-        if found is None or (self.needs == "tree" and found.parents is None):
+        if structure is None or (self.needs == "tree" and structure.parents is None):
             raise PositionError(
                 f"{name} reads a {self.needs}, and there is none: build the positions with {builder}"
             )
@@ -59,7 +59,7 @@ class Structured(PositionModel):
                 f"{name} reads a {self.needs} over all tokens, not within packed documents: give it one "
                 "document a row"
             )
-        return found
+        return structure
 
 
 class PairVectors(NamedTuple):
@@ -86,10 +86,11 @@ class Paths:
         name: name of the model, for error messages.
 
     Attributes:
-        rows: (R, D) symbols, the distinct sequences of the batch, the empty path first, none last, and
-        lengths: (R,) number of symbols in each, at least 1; the rows are padded with 0.
-        own: (batch, U) the distinct sequences of each sample, numbers of rows, and
-        pair: (batch, T, T) index of the one that leads from a query's node to a key's.
+        rows: (R, D) symbols of the distinct sequences of the batch, padded with 0. The first row is the empty
+            path, the last one stands for no path.
+        lengths: (R,) number of symbols of each row, at least 1.
+        sample_rows: (batch, U) indices of the rows that occur in each sample.
+        pair: (batch, T, T) index into `sample_rows` of the path from a query's node to a key's.
 
     Raises:
         PositionError: if an edge has a label that the model does not have.
@@ -107,15 +108,15 @@ class Paths:
         pair = pair.remainder(len(rows))  # no path is the last row
         self.lengths = (rows > 0).sum(-1)
         self.rows = (rows - 1).clamp(min=0)
-        found = [torch.unique(of, return_inverse=True) for of in pair]
-        self.own = pad_sequence([own for own, _ in found], batch_first=True)
-        self.pair = structure.between(torch.stack([numbers for _, numbers in found]))
+        distinct = [torch.unique(sample, return_inverse=True) for sample in pair]
+        self.sample_rows = pad_sequence([numbers for numbers, _ in distinct], batch_first=True)
+        self.pair = structure.between(torch.stack([index for _, index in distinct]))
 
     @property
     def valid(self) -> Tensor:
         """Return (R, D) bool, False past the end of a sequence."""
-        place = torch.arange(self.rows.shape[1], device=self.rows.device)
-        ended: Tensor = place >= self.lengths[:, None]
+        index = torch.arange(self.rows.shape[1], device=self.rows.device)
+        ended: Tensor = index >= self.lengths[:, None]
         return ~ended
 
 

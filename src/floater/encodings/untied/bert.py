@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from floater.encodings.absolute.learned import Learned
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.model import PositionModel, Projection
+from floater.encodings.context import AttentionContext, Projection
+from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.t5 import T5
 from floater.encodings.spec import StackSpec
@@ -98,13 +99,13 @@ class BertR(PositionModel):
     def embed(self, x: Tensor, state: tuple[Any, Any]) -> Tensor:
         return self.absolute.embed(x, state[0])
 
-    def bias(self, q: Tensor, k: Tensor, state: tuple[Any, Any], layer: int) -> Tensor | None:
-        return self.relative.bias(q, k, state[1], layer)
+    def bias(self, q: Tensor, k: Tensor, context: AttentionContext[tuple[Any, Any]]) -> Tensor | None:
+        return self.relative.bias(q, k, context.with_state(context.state[1]))
 
     def attention_terms(
-        self, q: Tensor, k: Tensor, state: tuple[Any, Any], layer: int
+        self, q: Tensor, k: Tensor, context: AttentionContext[tuple[Any, Any]]
     ) -> AttentionTerms | None:
-        return self.relative.attention_terms(q, k, state[1], layer)
+        return self.relative.attention_terms(q, k, context.with_state(context.state[1]))
 
 
 @register("bert_ad")
@@ -122,7 +123,7 @@ class BertAD(PositionModel):
 
     Example:
         >>> model = BertAD(StackSpec(dim=8, heads=2, layers=3, max_length=16))
-        >>> model.projection_bias("key", model.prepare(Positions.arange(5)), 0).shape
+        >>> model.projection_bias("key", AttentionContext(model.prepare(Positions.arange(5)), 0)).shape
         torch.Size([1, 5, 8])
     """
 
@@ -156,5 +157,7 @@ class BertAD(PositionModel):
         vectors = self.table(positions.query)
         return {"query": self.query(vectors), "key": self.key(vectors)}
 
-    def projection_bias(self, name: Projection, state: dict[Projection, Tensor], layer: int) -> Tensor | None:
-        return state.get(name)
+    def projection_bias(
+        self, name: Projection, context: AttentionContext[dict[Projection, Tensor]]
+    ) -> Tensor | None:
+        return context.state.get(name)

@@ -87,14 +87,14 @@ class Reset:
 
 @dataclass(eq=False)
 class UntiedBias(PairBias):
-    """Another bias, with [CLS] untied.
+    """A bias from which [CLS] is untied.
 
     Equation 9 adds products of two columns to the pairs without a [CLS]: with c_t = 1 at a [CLS], else 0,
     that is c_t theta_1 + (1 - c_t) theta_2 c_s. Where a bias b_{s-t} of the distance is added to all pairs,
     the columns subtract its entries in the row and the column of the [CLS].
 
     Args:
-        inner: the other bias.
+        inner: the bias before the reset.
         reset: masks of the [CLS] tokens.
         theta: (2, heads).
     """
@@ -137,15 +137,15 @@ class UntiedBias(PairBias):
         """
         if more.distances.index is not None or len(self.reset.key) > 1:
             return None
-        places = [at[0].nonzero().flatten().tolist() for at in (self.reset.query, self.reset.key)]
-        if max(map(len, places)) > 1:
+        indices = [at[0].nonzero().flatten().tolist() for at in (self.reset.query, self.reset.key)]
+        if max(map(len, indices)) > 1:
             return None
         (length, slots), table = more.distances.shape, more.table.to(dtype)
         row, column = table.new_zeros(len(table), slots), table.new_zeros(len(table), length)
-        if places[0]:
-            row = table[:, length - 1 - places[0][0] :][:, :slots]
-        if places[1]:
-            column = table[:, places[1][0] :][:, :length].flip(-1)
+        if indices[0]:
+            row = table[:, length - 1 - indices[0][0] :][:, :slots]
+        if indices[1]:
+            column = table[:, indices[1][0] :][:, :length].flip(-1)
         return row, column
 
 
@@ -170,17 +170,18 @@ class UntiedCls(PositionBias):
     Args:
         model: name of a model that only adds a content-free bias, such as "t5", "alibi",
             "dufter_relative" or "chen_absolute".
-        options: its options.
+        options: options of that model.
         cls: "first" (the token at position 0) or "special" (`Positions.special`).
 
     Raises:
         PositionError: if the model is not of that kind, or an option is not valid.
 
     Example:
+        >>> from floater.encodings import AttentionContext
         >>> model = UntiedCls(StackSpec(dim=8, heads=1, layers=1, max_length=16), model="alibi")
         >>> _ = torch.nn.init.ones_(model.theta)
         >>> q = torch.zeros(1, 1, 3, 8)
-        >>> model.bias(q, q, model.prepare(Positions.arange(3)), 0)[0, 0, 0].tolist()
+        >>> model.bias(q, q, AttentionContext(model.prepare(Positions.arange(3)), 0))[0, 0, 0].tolist()
         [1.0, 1.0, 1.0]
     """
 

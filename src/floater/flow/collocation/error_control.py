@@ -16,9 +16,9 @@ from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.precision import full_precision, norms, wide_dtype
-from floater.flow.solution import Solution
 
 # The promise to the caller: an error of at most MOST tolerances, plus 20 roundings of the start to float32
 # (2^-23) amplified by the flow, which no solver could avoid. Errors are counted in tolerances throughout.
@@ -73,7 +73,7 @@ class Attempt:
 
     Args:
         new_mesh: Whether the mesh is selected for this solve, not kept from another.
-        known_iterations: Whether the numbers of iterations are those of another solve on this mesh.
+        known_iterations: Whether the numbers of iterations are taken from another solve on this mesh.
         safety_factor: The part of the tolerance that the mesh is selected for.
         wide: Whether the arithmetic is float64.
     """
@@ -84,14 +84,14 @@ class Attempt:
     wide: bool = False
 
     def after(self, outcome: Outcome, tighter: float) -> Attempt | None:
-        """Return the next attempt after one that failed, None if there is none.
+        """Return the next attempt after this one failed; None if there is none.
 
         Assumptions are given up first, which costs no accuracy; then the tolerance of the mesh is tightened
         if the error is close to its bound, else float64 is tried, as no mesh restores what float32 rounds
         away; then the tolerance again.
 
         Args:
-            outcome: The outcome of this one.
+            outcome: The outcome of this attempt.
             tighter: The factor by which the estimated error decreases the safety factor.
 
         Example:
@@ -114,7 +114,7 @@ class Attempt:
 
 
 def judge(error: float, bound: float) -> tuple[Outcome, float]:
-    """Compare an estimated error with its bound; also return how much tighter a mesh would meet it.
+    """Return the outcome of an estimated error, and the factor of the tolerance that would meet its bound.
 
     Example:
         >>> judge(4.0, 1.0)
@@ -167,8 +167,9 @@ def interval_errors(
 ) -> Tensor:
     """Estimate the errors that arise in the intervals, in tolerances.
 
-    They are the truncation error, and the remaining error of the iterations: the field is evaluated at the
-    last node, on the polynomial's value there, and compared with the polynomial's velocity.
+    An error is the sum of the truncation error and of the remaining error of the iterations. For the latter
+    the field is evaluated at the last node, on the polynomial's value there, and compared with the
+    polynomial's velocity.
 
     Args:
         form: The formulation.
@@ -197,22 +198,22 @@ def measure(
     rtol: float,
     atol: float,
 ) -> None:
-    """Measure the error of a new plan, and if gradients are wanted or it is large, its condition number.
+    """Measure the error of a new plan, and for gradients or a large error its condition number.
 
-    Warn where rounding the start to float32 moves p by more than ten times `rtol`, or ten roundings.
+    Warn if rounding the start to float32 moves p by more than ten times `rtol`, or ten roundings.
 
     Args:
         plan: The plan, which keeps the result.
         field: The field.
         start: p at the beginning (rows, dim).
         solution: The solution by the plan.
-        estimated: The sum of its estimated errors.
+        estimated: The sum of the solution's estimated errors.
         rtol, atol: The tolerances.
     """
     learning = torch.is_grad_enabled()
-    found = global_error(field, start.detach(), solution, rtol, atol, plan.implicit)
-    plan.error_ratio = max(found / max(estimated, _LEAST), _FADING)
-    if learning or found > _AIM:
+    error = global_error(field, start.detach(), solution, rtol, atol, plan.implicit)
+    plan.error_ratio = max(error / max(estimated, _LEAST), _FADING)
+    if learning or error > _AIM:
         plan.condition_number = condition_number(field, start.detach(), solution, plan.implicit)
     narrow = learning and start.dtype != wide_dtype(start.device)
     if narrow and plan.condition_number * _ROUNDING > 10 * max(rtol, _ROUNDING):
@@ -251,7 +252,7 @@ def unmeasured_bound(rtol: float) -> float:
 
 @torch.no_grad()
 def condition_number(field: nn.Module, start: Tensor, solution: Solution, implicit: bool = False) -> float:
-    """Return the change of p over the relative change of the start that causes it.
+    """Return the change of p divided by the relative change of the start that causes it.
 
     Args:
         field: The field.
@@ -260,8 +261,9 @@ def condition_number(field: nn.Module, start: Tensor, solution: Solution, implic
         implicit: Whether to solve by Newton's method.
 
     Returns:
-        The largest over rows and edges of intervals, changes of p being relative to max(1, |p|). For larger
-        changes it may be less, as trajectories of a bounded flow stay close: read 1e4 as "at least 1e4".
+        The largest ratio over rows and edges of intervals, with changes of p relative to max(1, |p|). Larger
+        changes of the start may grow less, as trajectories of a bounded flow stay close: read 1e4 as "at
+        least 1e4".
 
     Example:
         >>> from floater.flow import SinusoidField, solve_dense
@@ -291,11 +293,12 @@ def global_error(
         field: The field.
         start: p at the beginning (rows, dim).
         solution: The solution from there.
-        rtol, atol: The tolerances: of the norm of p, and the least.
+        rtol: The tolerance relative to the norm of p.
+        atol: The least tolerance.
         implicit: Whether to solve by Newton's method.
 
     Returns:
-        The largest over rows and edges.
+        The largest error over rows and edges.
 
     Example:
         >>> from floater.flow import SinusoidField, solve_dense
@@ -317,7 +320,7 @@ def global_error(
 def solve_edges(
     field: nn.Module, start: Tensor, edges: list[float], rtol: float, atol: float, implicit: bool = False
 ) -> Tensor | None:
-    """Return p at the edges of intervals, in the widest arithmetic; None where it does not converge."""
+    """Return p at the edges of intervals, in the widest arithmetic; None if the solve does not converge."""
     with full_precision(start.device):
         form = formulate(field, start, edges[0], 0.0)
         if implicit:

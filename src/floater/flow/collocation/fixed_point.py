@@ -44,10 +44,10 @@ def solve_states(
         mesh: The mesh.
         rtol: Tolerance of the change of a row, relative to the row.
         atol: The least tolerance.
-        counts: The iterations of each interval, if they are known; no change is computed then.
+        counts: The number of iterations of each interval; None iterates until the change is small enough.
 
     Returns:
-        y at the nodes (n, N, rows, width) and the iterations of each interval (n).
+        y at the nodes (n, N, rows, width), and the number of iterations of each interval (n).
 
     Raises:
         NotConverged: if an interval does not converge in `MAX_ITERATIONS`.
@@ -68,7 +68,7 @@ def solve_states(
     shift, step_shift = mesh.displacements(form.time_term(mesh.times.flatten()))
     f = form.state_term(mesh.times[0, :1], left.to(form.dtype).unsqueeze(0))
     f = f.view(1, -1).expand(mesh.depth * NODES, -1)
-    least, taken = 2, []
+    least, iterations = 2, []
     for w in range(len(mesh)):
         nodes = mesh.times[w : w + mesh.depth].flatten()
         size = len(nodes)
@@ -91,13 +91,13 @@ def solve_states(
         else:
             raise NotConverged(mesh.edges[w])
         least = max(2, iteration - 1)
-        taken.append(iteration)
+        iterations.append(iteration)
         states[w] = state[:NODES]
         left = left + torch.mm(mesh.weights[w : w + 1], f[:NODES]).view(rows, width) + step_shift[w]
         entering = w + mesh.depth
         guess = [torch.mm(mesh.extrapolation[entering], f[-NODES:])] if entering < len(mesh) else []
         f = torch.cat((f[NODES:], *guess))
-    return states, taken
+    return states, iterations
 
 
 def solve_adjoint(
@@ -116,15 +116,15 @@ def solve_adjoint(
 
     Args:
         form: The formulation.
-        linear: Its linearization at the states.
+        linear: The formulation's linearization at the states.
         mesh: The mesh.
         cotangent: g (n, N, rows, width).
         rtol: Tolerance of the change, relative to the cotangent of the state, but for rounding.
-        counts: The iterations of each interval, if they are known.
+        counts: The number of iterations of each interval; None iterates until the change is small enough.
 
     Returns:
-        The cotangent of y(0) (rows, width), wide; c (n, N, rows, width); the iterations of each interval (n);
-        and, if `counts` was given, the largest change of a last iteration over its tolerance, else 0.
+        The cotangent of y(0) (rows, width), wide; c (n, N, rows, width); the number of iterations of each
+        interval (n); and with `counts` the largest change of a last iteration over its tolerance, else 0.
 
     Raises:
         NotConverged: if an interval does not converge in `MAX_ITERATIONS`.
@@ -135,9 +135,9 @@ def solve_adjoint(
     negligible = magnitude < torch.finfo(magnitude.dtype).eps ** 2 * magnitude.max()
     cotangent = cotangent.masked_fill(negligible, 0.0)
     right = form.start.new_zeros(rows, width)
-    found = torch.empty_like(cotangent)
+    velocity_cotangents = torch.empty_like(cotangent)
     c = torch.zeros_like(cotangent[count - mesh.depth :])
-    taken, changes, least = [0] * count, [], 2
+    iterations, changes, least = [0] * count, [], 2
     for w in reversed(range(count)):
         low = max(w - mesh.depth + 1, 0)
         active, size = slice(low, w + 1), (w + 1 - low) * nodes
@@ -162,8 +162,8 @@ def solve_adjoint(
                     break
         else:
             raise NotConverged(mesh.edges[w])
-        least, taken[w] = max(2, iteration - 1), iteration
-        found[w] = c[-1]
+        least, iterations[w] = max(2, iteration - 1), iteration
+        velocity_cotangents[w] = c[-1]
         e = back.add_(cotangent[active])
         right = right + e[-1].sum(0)
         first, c = c[0], c[:-1]
@@ -171,4 +171,4 @@ def solve_adjoint(
             guess = torch.mm(mesh.adjoint_extrapolation[low - 1], first.flatten(1)).view_as(first)
             c = torch.cat((guess.unsqueeze(0), c))
     # One number is read from the device, after all intervals.
-    return right, found, taken, float(torch.stack(changes).amax()) if changes else 0.0
+    return right, velocity_cotangents, iterations, float(torch.stack(changes).amax()) if changes else 0.0

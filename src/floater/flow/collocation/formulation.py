@@ -25,7 +25,7 @@ class Linearization(Protocol):
     def velocity_vjp(self, cotangents: Tensor) -> Tensor:
         """Return cotangents of all states from those of dp/dt."""
 
-    def parameter_vjp(self, of_f: Tensor, of_velocity: Tensor) -> Sequence[Tensor]:
+    def parameter_vjp(self, f_cotangents: Tensor, velocity_cotangents: Tensor) -> Sequence[Tensor]:
         """Return cotangents of `Formulation.parameters` from those of f and of dp/dt."""
 
 
@@ -39,8 +39,9 @@ class Formulation(Protocol):
         start: y at the beginning (rows, width), wide, a function of p(0) and the parameters.
         dtype: The dtype of the arithmetic.
         solves_p: Whether y is p.
-        implicit: Whether the equations are solved by Newton's method: then it is a `StateForm`, and wide.
-        implicit_form: Makes that formulation, from vectors p (rows, dim).
+        implicit: Whether the equations are solved by Newton's method; the formulation is then a wide
+            `StateForm`.
+        implicit_form: Function from vectors p (rows, dim) to the implicit formulation of the same field.
     """
 
     start: Tensor
@@ -56,7 +57,7 @@ class Formulation(Protocol):
         """Return the rest of f, at m times (m,) and states (m, rows, width)."""
 
     def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
-        """Return dp/dt (m, rows, dim) at m times and states, whose `parameters` may be known already."""
+        """Return dp/dt (m, rows, dim) at m times and states; `parameters` avoids computing those again."""
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
         """Return h(t, p) itself at m times and vectors p (m, rows, dim)."""
@@ -65,7 +66,7 @@ class Formulation(Protocol):
         """Return y (m, rows, width) at m times and vectors p (m, rows, dim)."""
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
-        """Return how far a unit moves between successive states (m, rows, width), over what nodes resolve."""
+        """Return the largest move of a unit between successive states (m, rows, width), over `RESOLVED`."""
 
     def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         """Bound the changes of f and of dp/dt between successive states that nodes do not resolve.
@@ -79,7 +80,7 @@ class Formulation(Protocol):
         """
 
     def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
-        """Return tensors whose graph leads to the parameters of f and dp/dt; times (m,), states as above."""
+        """Return tensors whose graph leads to the parameters of f and dp/dt, at m times and states."""
 
     def linearize(self, times: Tensor, states: Tensor) -> Linearization:
         """Linearize at all nodes: times (n, N), states (n, N, rows, width); called in the backward pass."""
@@ -94,7 +95,7 @@ def implicit_form(field: nn.Module, start: Tensor) -> StateForm:
 
 
 def formulate(field: nn.Module, start: Tensor, begin: float, rtol: float) -> Formulation:
-    """Choose a formulation: preactivations for a plain `MLPField`, else the vectors themselves.
+    """Return the formulation of a field: in preactivations for a plain `MLPField`, else in the vectors.
 
     Args:
         field: The field.

@@ -41,10 +41,10 @@ def differentiable_velocities(
     Args:
         form: The formulation.
         mesh: The mesh.
-        plan: Keeps the numbers of iterations for the next backward pass.
+        plan: The plan, which keeps the numbers of iterations for the next backward pass.
         states: Y (n, N, rows, width), without gradient.
         rtol: Tolerance of the solve.
-        velocities: The values to return, if they are known better than by evaluating the field.
+        velocities: The values to return, if they are more accurate than an evaluation of the field.
 
     Returns:
         Velocities (n, N, rows, dim).
@@ -85,31 +85,35 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         form, mesh, plan, rtol = ctx.form, ctx.mesh, ctx.plan, _CHANGE * ctx.rtol
         states, start, *parameters = ctx.saved_tensors
-        (of_velocity,) = cotangents
-        if not bool(torch.stack(of_velocity.aminmax()).isfinite().all()):
+        (velocity_cotangents,) = cotangents
+        if not bool(torch.stack(velocity_cotangents.aminmax()).isfinite().all()):
             # A loss scale was too large: NaN gradients report it, as from any other operation.
             return *6 * (None,), *(torch.full_like(x, torch.nan) for x in (start, *parameters))
         linear = form.linearize(mesh.times, states)
-        of_states = linear.velocity_vjp(of_velocity)
-        arguments = (form, linear, mesh, of_states, rtol)
-        known = None if form.implicit else plan.backward.get(len(states))
+        state_cotangents = linear.velocity_vjp(velocity_cotangents)
+        arguments = (form, linear, mesh, state_cotangents, rtol)
+        counts = None if form.implicit else plan.backward.get(len(states))
         try:
             if form.implicit:
-                of_start, of_f = newton.solve_adjoint(linear, mesh, of_states, ctx.rtol)
-                return _gradients(linear, of_start, of_f, of_velocity, parameters)
+                start_cotangent, f_cotangents = newton.solve_adjoint(linear, mesh, state_cotangents, ctx.rtol)
+                return _gradients(linear, start_cotangent, f_cotangents, velocity_cotangents, parameters)
             excess = torch.inf
-            if known is not None:
-                of_start, of_f, _, excess = solve_adjoint(*arguments, known)
+            if counts is not None:
+                start_cotangent, f_cotangents, _, excess = solve_adjoint(*arguments, counts)
             if not excess <= _SERVES:
-                of_start, of_f, plan.backward[len(states)], _ = solve_adjoint(*arguments)
+                start_cotangent, f_cotangents, plan.backward[len(states)], _ = solve_adjoint(*arguments)
         except NotConverged as error:
             raise FlowDiverged(error.time, f"in the backward pass: {error}") from error
-        return _gradients(linear, of_start, of_f, of_velocity, parameters)
+        return _gradients(linear, start_cotangent, f_cotangents, velocity_cotangents, parameters)
 
 
 def _gradients(
-    linear: Linearization, of_start: Tensor, of_f: Tensor, of_velocity: Tensor, parameters: Sequence[Tensor]
+    linear: Linearization,
+    start_cotangent: Tensor,
+    f_cotangents: Tensor,
+    velocity_cotangents: Tensor,
+    parameters: Sequence[Tensor],
 ) -> tuple[Any, ...]:
-    gradients = linear.parameter_vjp(of_f, of_velocity)
+    gradients = linear.parameter_vjp(f_cotangents, velocity_cotangents)
     shaped = (x.view_as(parameter) for x, parameter in zip(gradients, parameters, strict=True))
-    return *6 * (None,), of_start, *shaped
+    return *6 * (None,), start_cotangent, *shaped

@@ -79,10 +79,10 @@ class Mesh:
             Its displacement from the left edge of interval w at the nodes of the intervals w, ..., w + W - 1
             (n, W N, width), and over interval w (n, width).
         """
-        own = velocity.view(len(self), NODES, -1)
-        ahead = F.pad(own, (0, 0, 0, 0, 0, self.depth - 1)).unfold(0, self.depth, 1)
+        by_interval = velocity.view(len(self), NODES, -1)
+        ahead = F.pad(by_interval, (0, 0, 0, 0, 0, self.depth - 1)).unfold(0, self.depth, 1)
         ahead = ahead.permute(0, 3, 1, 2).flatten(1, 2)
-        return torch.bmm(self.coupling, ahead), torch.bmm(self.weights.unsqueeze(1), own).squeeze(1)
+        return torch.bmm(self.coupling, ahead), torch.bmm(self.weights.unsqueeze(1), by_interval).squeeze(1)
 
     def edge_values(self, start: Tensor, velocities: Tensor) -> Tensor:
         """Integrate velocities (n, N, rows, dim) from a start (rows, dim) to all edges (n + 1, rows, dim)."""
@@ -96,8 +96,8 @@ class Mesh:
             times: Sorted times (L,) from the first to the last edge, float64, on the CPU.
 
         Returns:
-            Bounds b (n + 1): interval w holds times[b[w] : b[w + 1]]; and each time's place x in its
-            interval, in [0, 1] (L,).
+            Bounds b (n + 1): interval w holds times[b[w] : b[w + 1]]; and the relative position x of each
+            time in its interval, from 0 to 1 (L,).
         """
         edges = torch.tensor(self.edges, dtype=torch.float64)
         interval = torch.searchsorted(edges[1:-1].contiguous(), times)
@@ -109,7 +109,7 @@ class Mesh:
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # a cached mesh may be used in training next
 def mesh_of(edges: tuple[float, ...], depth: int, dtype: torch.dtype, device: torch.device) -> Mesh:
-    """Return the mesh of these edges, from a cache: one serves many solves."""
+    """Return the mesh of some edges, from a cache, as one mesh serves many solves."""
     return Mesh(edges, depth, dtype, device)
 
 

@@ -1,4 +1,4 @@
-"""Selection of a mesh: edges such that every interval meets a tolerance and converges in a few iterations."""
+"""Selection of a mesh whose intervals all meet a tolerance and converge in a few iterations."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _CHANGE = 3.0
 
 
 class Stiff(RuntimeError):
-    """The intervals of a fixed-point iteration are much shorter than the tolerance requires."""
+    """The field is stiff: fixed-point iteration takes much shorter intervals than the tolerance requires."""
 
 
 class NoMesh(FlowDiverged):
     """The intervals of a mesh vanish, or are more than it may have.
 
     Args:
-        time: The time that it reached.
-        reason: Which of both.
+        time: The time that the mesh reached.
+        reason: Which of both happened.
         p: Vectors there (rows, dim).
     """
 
@@ -104,25 +104,29 @@ def choose_edges(
             guess = torch.mm(ratio, f.flatten(1)).view_as(f)
         if form.implicit:
             assert isinstance(form, StateForm)
-            found, iterations = newton.solve_interval(form, left, times, step * quadrature, guess, rtol, atol)
+            solved, iterations = newton.solve_interval(
+                form, left, times, step * quadrature, guess, rtol, atol
+            )
         else:
-            found, iterations = _one_interval(form, left, times, step, quadrature, guess, rtol, atol)
-        if found is None:
+            solved, iterations = _one_interval(form, left, times, step, quadrature, guess, rtol, atol)
+        if solved is None:
             length = _SHRINK * step
             continue
-        state = left + step * (rule.weights.to(found) @ found.flatten(1)).view_as(left)
-        nodes = left.to(found) + step * torch.mm(quadrature, found.flatten(1)).view_as(found)
-        velocities = found if form.solves_p else form.velocity(times, nodes)
-        p_end = p + step * (rule.weights.to(found) @ velocities.flatten(1)).view_as(p)
-        successive = torch.cat((left[None].to(found), nodes, state[None].to(found)))
+        state = left + step * (rule.weights.to(solved) @ solved.flatten(1)).view_as(left)
+        nodes = left.to(solved) + step * torch.mm(quadrature, solved.flatten(1)).view_as(solved)
+        velocities = solved if form.solves_p else form.velocity(times, nodes)
+        p_end = p + step * (rule.weights.to(solved) @ velocities.flatten(1)).view_as(p)
+        successive = torch.cat((left[None].to(solved), nodes, state[None].to(solved)))
         instants = torch.cat((times.new_tensor([t]), times, times.new_tensor([t + step])))
         gaps = instants.diff().unsqueeze(1)
-        of_state, of_p = (gaps * x for x in form.jumps(instants, successive))
-        error = _in_tolerances(step, found, of_state.sum(0), state, rtol, atol)
+        state_jumps, p_jumps = (gaps * x for x in form.jumps(instants, successive))
+        error = _in_tolerances(step, solved, state_jumps.sum(0), state, rtol, atol)
         if not form.solves_p:
             # The state may not depend on p at all, as where W1 = 0. Where it does, its own error is the
             # larger.
-            error = max(error, _PART_OF_P * _in_tolerances(step, velocities, of_p.sum(0), p_end, rtol, atol))
+            error = max(
+                error, _PART_OF_P * _in_tolerances(step, velocities, p_jumps.sum(0), p_end, rtol, atol)
+            )
         if not math.isfinite(error):
             length = _SHRINK * step
             continue
@@ -130,7 +134,7 @@ def choose_edges(
         if error > 1:
             length = factor * step
             continue
-        left, p, f, before, t = state, p_end, found, step, t + step
+        left, p, f, before, t = state, p_end, solved, step, t + step
         edges.append(t)
         if rest - step <= 1e-9 * (end - begin):
             edges[-1] = end
@@ -144,7 +148,7 @@ def choose_edges(
 def _stiff(
     form: Formulation, begin: float, p: Tensor, end: float, length: float, rtol: float, atol: float
 ) -> bool:
-    """Return whether an implicit interval much longer than `length` meets the tolerance from a time on."""
+    """Return whether an implicit interval that is much longer than `length` meets the tolerance at a time."""
     if not newton.serves(*p.shape):
         return False
     implicit = form.implicit_form(p)
@@ -152,11 +156,11 @@ def _stiff(
     times = begin + length * rule.nodes
     guess = implicit.state_term(times[:1], p[None]).expand(NODES, *p.shape)
     quadrature = length * rule.quadrature.to(p)
-    found, _ = newton.solve_interval(implicit, p, times, quadrature, guess, rtol, atol)
-    if found is None:
+    solved, _ = newton.solve_interval(implicit, p, times, quadrature, guess, rtol, atol)
+    if solved is None:
         return False
-    after = p + length * (rule.weights.to(p) @ found.flatten(1)).view_as(p)
-    return _in_tolerances(length, found, torch.zeros_like(norms(p)), after, rtol, atol) <= 1
+    after = p + length * (rule.weights.to(p) @ solved.flatten(1)).view_as(p)
+    return _in_tolerances(length, solved, torch.zeros_like(norms(p)), after, rtol, atol) <= 1
 
 
 def _in_tolerances(length: float, f: Tensor, jumps: Tensor, after: Tensor, rtol: float, atol: float) -> float:

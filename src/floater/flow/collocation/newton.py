@@ -24,7 +24,7 @@ _SLOW = 0.1
 
 
 def serves(rows: int, width: int) -> bool:
-    """Return whether the linear systems of an interval are of a size that can be solved.
+    """Return whether the linear systems of an interval are small enough to be solved.
 
     Example:
         >>> serves(18, 64), serves(18, 512)

@@ -22,10 +22,11 @@ class Plan:
         safety_factor: The part of the tolerance that the mesh was selected for.
         wide: Whether float32 did not meet the tolerance, so that the arithmetic is float64.
         implicit: Whether the field is stiff, so that Newton's method is used.
-        forward: Iterations of the first intervals, from the last solve that counted them.
-        backward: The same of a backward pass, which begins at the last interval, by the number of intervals.
-        reserve: Iterations beyond these for each interval, once they were too few.
-        condition_number: See `error_control.condition_number`; 0 where it was not computed.
+        forward: Numbers of iterations of the first intervals, from the last solve that counted them.
+        backward: Numbers of iterations of a backward pass, by the number of intervals, of which it begins
+            with the last.
+        reserve: Number of further iterations of each interval, after `forward` was too few once.
+        condition_number: See `error_control.condition_number`; 0 if it was not computed.
         error_ratio: The measured error over the sum of the estimates of the intervals; None if it was not
             measured.
         remaining_uses: The number of solves that may still use the plan before it is replaced.
@@ -45,7 +46,7 @@ class Plan:
     def until(self, end: float) -> tuple[float, ...]:
         """Return the edges up to the first that is not before `end`.
 
-        A last interval cut at `end` would take other numbers of iterations than those known.
+        A last interval that is cut at `end` would take another number of iterations than in the plan.
 
         Example:
             >>> Plan([0.0, 1.0, 2.0, 3.0]).until(1.5)

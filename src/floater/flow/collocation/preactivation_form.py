@@ -133,7 +133,7 @@ class _LinearizedPreactivations:
         back = torch.mm(cotangents.flatten(0, 2), self._outer).view_as(self._slope)
         return back.mul_(self._slope)
 
-    def parameter_vjp(self, of_f: Tensor, of_velocity: Tensor) -> Sequence[Tensor]:
+    def parameter_vjp(self, f_cotangents: Tensor, velocity_cotangents: Tensor) -> Sequence[Tensor]:
         powers = torch.stack((torch.ones_like(self._times), self._times))
         s = self._s.flatten(0, 2)
 
@@ -142,7 +142,7 @@ class _LinearizedPreactivations:
             drift = powers @ cotangents.flatten(0, 1).sum(1, dtype=powers.dtype)
             return torch.mm(cotangents.flatten(0, 2).T, s), drift.to(s.dtype)
 
-        (matrix, drift), (weight, affine) = linear(of_f), linear(of_velocity)
+        (matrix, drift), (weight, affine) = linear(f_cotangents), linear(velocity_cotangents)
         return matrix, drift, torch.cat((weight, affine[1].unsqueeze(1)), dim=1), affine[0]
 
 

@@ -1,4 +1,4 @@
-"""Gauss-Legendre quadrature on the unit interval, and the truncation error that its nodes show."""
+"""Gauss-Legendre quadrature on the unit interval, and an estimate of its truncation error."""
 
 from __future__ import annotations
 
@@ -101,7 +101,8 @@ def gauss_rule(
 
     Args:
         count: Number of nodes N, at least 1.
-        device, dtype: Of the tensors returned.
+        device: Device of the rule's tensors.
+        dtype: Dtype of the rule's tensors.
 
     Returns:
         The rule, exact for polynomials of degree 2 N - 1.
@@ -129,7 +130,7 @@ def first_unresolved_coefficient(f: Tensor) -> Tensor:
         f: Velocities at the nodes (..., N, rows, width).
 
     Returns:
-        Its Euclidean norm (..., rows).
+        The Euclidean norm of the coefficient (..., rows).
 
     Example:
         >>> x = gauss_rule(NODES).nodes
@@ -155,6 +156,6 @@ def truncation_error(lengths: Tensor, f: Tensor) -> Tensor:
         f: Velocities at their nodes (n, N, rows, width).
 
     Returns:
-        Its Euclidean norm (n, rows).
+        The Euclidean norm of the error (n, rows).
     """
     return 0.3 / (2 * NODES + 1) * lengths.unsqueeze(-1) * first_unresolved_coefficient(f)

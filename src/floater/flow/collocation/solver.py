@@ -1,4 +1,4 @@
-"""The collocation solver: mesh, iterations, error estimate, and another attempt where it is too large."""
+"""The collocation solver: mesh, iterations, error estimate, and other attempts if the error is too large."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from floater.flow.collocation.mesh import mesh_of
 from floater.flow.collocation.mesh_selection import NoMesh, Stiff, choose_edges
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
+from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
 from floater.flow.precision import full_precision, wide_dtype
-from floater.flow.solution import Solution
 from floater.flow.stiffness import failure as stiff_or_divergent
 from floater.flow.units import KINKED
 
@@ -116,8 +116,8 @@ def solve_dense(
             check_finite(start)
             attempt = Attempt(new_mesh=True)
         else:
-            known = not plan.implicit and len(plan.forward) >= len(plan.until(end)) - 1
-            attempt = Attempt(new_mesh=False, known_iterations=known, wide=plan.wide)
+            known_iterations = not plan.implicit and len(plan.forward) >= len(plan.until(end)) - 1
+            attempt = Attempt(new_mesh=False, known_iterations=known_iterations, wide=plan.wide)
         for _ in range(ATTEMPTS):
             if attempt.wide and form.dtype != wide and not form.implicit:
                 form = formulate(field, start, begin, 0.0)
@@ -198,8 +198,7 @@ def _solve_on(
     dtype = torch.promote_types(torch.float32, start.dtype)
     solution = Solution(mesh, start.to(wide_dtype(start.device)), velocities, dtype, end)
     errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)
-    # All that is read from a device is read at once, as each reading waits for all that was asked of it
-    # before.
+    # All numbers are read from the device at once, as each reading waits for all operations before it.
     numbers = (
         errors.sum(0).max(),
         errors.amax(1).argmax(),
@@ -225,7 +224,7 @@ def check_finite(start: Tensor) -> None:
 
 
 def pipeline_depth(device: torch.device) -> int:
-    """Return how many intervals are iterated together.
+    """Return the number of intervals that are iterated together.
 
     An interval that starts from a guess of its left edge takes more iterations. A device with many cores does
     the larger product in the same time; a CPU does not, at widths from 128 (docs/design/collocation.md).

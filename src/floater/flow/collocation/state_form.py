@@ -53,8 +53,8 @@ class StateForm:
         return p
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
-        found = zip(self._units, self._arguments(times, states), strict=True)
-        moves = [steepest(z, layer.activate) for layer, z in found]
+        layers = zip(self._units, self._arguments(times, states), strict=True)
+        moves = [steepest(z, layer.activate) for layer, z in layers]
         return torch.stack(moves).amax() if moves else states.new_zeros(())
 
     def jumps(self, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,16 +112,16 @@ class LinearizedStates:
     def velocity_vjp(self, cotangents: Tensor) -> Tensor:
         return self.vjp(slice(None), cotangents)
 
-    def parameter_vjp(self, of_f: Tensor, of_velocity: Tensor) -> Sequence[Tensor]:
-        return (of_f + of_velocity,)
+    def parameter_vjp(self, f_cotangents: Tensor, velocity_cotangents: Tensor) -> Sequence[Tensor]:
+        return (f_cotangents + velocity_cotangents,)
 
 
 def _vjp(value: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
     """Return the vector-Jacobian product, zero if the value does not depend on the leaf."""
     if not value.requires_grad:
         return torch.zeros_like(leaf)
-    (found,) = torch.autograd.grad(value, leaf, cotangent, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(leaf) if found is None else found
+    (product,) = torch.autograd.grad(value, leaf, cotangent, retain_graph=True, allow_unused=True)
+    return torch.zeros_like(leaf) if product is None else product
 
 
 def _takes_vmap(dynamics: Dynamics, start: Tensor) -> bool:

@@ -40,7 +40,7 @@ _BROKEN = (
 """Errors of a broken archive.
 
 RuntimeError: a member is encrypted, or compressed by a method that zipfile does not have.
-ValueError: a number in a header is not one, or a name has a null character.
+ValueError: a header has an invalid number, or a name has a null character.
 """
 
 
@@ -51,8 +51,8 @@ def unpack(archive: Path, folder: Path) -> Path:
     one member could be written through another.
 
     Args:
-        archive: the file.
-        folder: folder that its members are extracted to, and nothing outside it.
+        archive: path of the archive.
+        folder: folder that its members are extracted to; nothing is written outside it.
 
     Returns:
         The folder.
@@ -63,10 +63,10 @@ def unpack(archive: Path, folder: Path) -> Path:
 
     Example:
         >>> import tempfile
-        >>> place = Path(tempfile.mkdtemp())
-        >>> with zipfile.ZipFile(place / "evil.zip", "w") as packed:
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> with zipfile.ZipFile(folder / "evil.zip", "w") as packed:
         ...     packed.writestr("../evil.txt", "")
-        >>> unpack(place / "evil.zip", place / "to")
+        >>> unpack(folder / "evil.zip", folder / "to")
         Traceback (most recent call last):
         floater.errors.DataError: evil.zip: it would write outside its folder ('../evil.txt')
     """
@@ -102,7 +102,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def _zipped(archive: Path, free: int) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Yield names and contents, None for a directory, after a check of all members."""
+    """Check all members, then yield their names and contents, None for a directory."""
     with zipfile.ZipFile(archive) as packed:
         infos = packed.infolist()
         for info in infos:
@@ -116,7 +116,7 @@ def _zipped(archive: Path, free: int) -> Iterator[tuple[str, IO[bytes] | None]]:
 
 
 def _tarred(archive: Path, free: int) -> Iterator[tuple[str, IO[bytes] | None]]:
-    """Yield names and contents, None for a directory, each after its check: a tar has no list of members."""
+    """Yield names and contents, None for a directory; a tar has no list, so each is checked on its own."""
     with archive.open("rb") as file:
         start = file.read(max(map(len, _OPENERS)))
     opener = next((each for magic, each in _OPENERS.items() if start.startswith(magic)), open)
@@ -154,10 +154,10 @@ class _Budget:
             self.most, self.reason = free, f"and {free:,} are free"
 
     def spend(self, size: int) -> None:
-        """Count bytes.
+        """Count bytes that are unpacked.
 
         Raises:
-            DataError: if they are too many.
+            DataError: if the total exceeds the budget.
         """
         self.spent += size
         if self.spent > self.most:
@@ -165,11 +165,11 @@ class _Budget:
 
 
 class _Stream:
-    """An unpacked tar, read from its start to its end: `tarfile` may not read more than the budget has.
+    """An unpacked tar that is read from start to end, within a budget.
 
     Args:
         file: the unpacked tar.
-        budget: its budget.
+        budget: budget of the bytes that are read.
     """
 
     def __init__(self, file: IO[bytes], budget: _Budget) -> None:
@@ -205,7 +205,7 @@ def _parts(name: str, archive: Path) -> tuple[str, ...]:
     """Return the parts of a member's path.
 
     Raises:
-        DataError: if it leads out of its folder on any system.
+        DataError: if the path leads out of the folder on any operating system.
     """
     windows, path = PureWindowsPath(name), PurePosixPath(name)
     if ".." in windows.parts or windows.drive or windows.root or path.is_absolute():

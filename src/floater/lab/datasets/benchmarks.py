@@ -1,5 +1,4 @@
-"""Preparation of benchmarks whose files need little more than unpacking: Multi30k, GLUE, SQuAD, RACE and
-WikiText."""
+"""Preparation of Multi30k, GLUE, SQuAD, RACE and WikiText, whose files need little more than unpacking."""
 
 from __future__ import annotations
 
@@ -18,44 +17,44 @@ _T = TypeVar("_T")
 MRPC_FIELDS = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
 
 
-def as_they_are(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def as_they_are(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Keep the files of a data set as they were downloaded."""
     for name, path in files.items():
-        _copy(path, made / name)
+        _copy(path, output / name)
 
 
-def race(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def race(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Unpack RACE to train, dev and test, with middle and high in each."""
     (archive,) = files.values()
     unpack(archive, scratch)
     for split in ("train", "dev", "test"):
-        found = _only(_below(scratch, f"{split}/middle"), f"{archive.name}: {split}/middle")
-        shutil.move(found.parent, made / split)
+        folder = _only(_below(scratch, f"{split}/middle"), f"{archive.name}: {split}/middle")
+        shutil.move(folder.parent, output / split)
 
 
-def wikitext(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def wikitext(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Unpack the raw text of WikiText to wiki.train.raw, wiki.valid.raw and wiki.test.raw."""
     (archive,) = files.values()
     unpack(archive, scratch)
     for split in ("train", "valid", "test"):
         name = f"wiki.{split}.raw"
-        shutil.move(_only(_below(scratch, name), f"{archive.name}: {name}"), made / name)
+        shutil.move(_only(_below(scratch, name), f"{archive.name}: {name}"), output / name)
 
 
-def glue(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def glue(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Unpack the tasks of GLUE to a folder each, and divide MRPC as the benchmark does."""
     for name, path in files.items():
         if path.suffix != ".zip":
             continue
         task = _only((task for task in TASKS if name.startswith(task)), f"the task of {name}")
-        found = _below(unpack(path, scratch / task), "train.tsv")
-        shutil.move(_only(found, f"{name}: train.tsv").parent, made / task)
+        matches = _below(unpack(path, scratch / task), "train.tsv")
+        shutil.move(_only(matches, f"{name}: train.tsv").parent, output / task)
     paraphrases = ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt", "mrpc_dev_ids.tsv")
     train, test, dev_ids = (files[name] for name in paraphrases)
-    _mrpc(train, test, dev_ids, made / "MRPC")
+    _mrpc(train, test, dev_ids, output / "MRPC")
 
 
-def _mrpc(train: Path, test: Path, dev_ids: Path, made: Path) -> None:
+def _mrpc(train: Path, test: Path, dev_ids: Path, output: Path) -> None:
     """Divide the training pairs of the paraphrase corpus by the ids of the development pairs.
 
     The files of the benchmark have the columns of the corpus; its test set has a number instead of the label.
@@ -66,11 +65,11 @@ def _mrpc(train: Path, test: Path, dev_ids: Path, made: Path) -> None:
         parts["dev" if tuple(fields[1:3]) in held_out else "train"].append(fields)
     for number, fields in enumerate(_paraphrases(test)):
         parts["test"].append([str(number), *fields[1:]])
-    made.mkdir()
+    output.mkdir()
     for name, rows in parts.items():
         head = ["index" if name == "test" else MRPC_FIELDS[0], *MRPC_FIELDS[1:]]
         text = "".join("\t".join(row) + "\n" for row in (head, *rows))
-        (made / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
+        (output / f"{name}.tsv").write_text(text, encoding="utf-8", newline="\n")
 
 
 def _paraphrases(path: Path) -> Iterable[list[str]]:
@@ -85,12 +84,16 @@ def _below(folder: Path, pattern: str) -> list[Path]:
     return without_leftovers(folder, folder.rglob(pattern))
 
 
-def _only(found: Iterable[_T], what: str) -> _T:
-    """Return the only match."""
-    each = list(found)
-    if len(each) != 1:
-        raise DataError(f"{what}: found {len(each)} times, not once")
-    return each[0]
+def _only(matches: Iterable[_T], what: str) -> _T:
+    """Return the only match.
+
+    Raises:
+        DataError: if there is none, or more than one.
+    """
+    several = list(matches)
+    if len(several) != 1:
+        raise DataError(f"{what}: found {len(several)} times, not once")
+    return several[0]
 
 
 def _copy(path: Path, to: Path) -> None:

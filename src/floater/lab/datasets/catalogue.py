@@ -17,9 +17,9 @@ class File:
     """A file on the network.
 
     Args:
-        urls: its URLs; all serve the same bytes, and the first that answers is used.
-        bytes: its size; None if unknown.
-        hash: its checksum, as in "sha256:..."; None if none is published.
+        urls: URLs of the file; all serve the same bytes, and the first that answers is used.
+        bytes: size of the file; None if unknown.
+        hash: checksum of the file, as in "sha256:..."; None if none is published.
         says: source of the checksum.
     """
 
@@ -30,7 +30,7 @@ class File:
 
     @property
     def name(self) -> str:
-        """Return its name on this machine."""
+        """Return the name of the file on this machine."""
         return self.urls[0].rpartition("/")[2]
 
 
@@ -41,9 +41,9 @@ class Dataset:
     Args:
         name: name of the data set and of its directory.
         title: one-line description.
-        license: its licence.
-        home: its home page.
-        files: the files to download.
+        license: licence of the data set.
+        home: home page of the data set.
+        files: files to download.
     """
 
     name: str
@@ -81,24 +81,24 @@ def datasets() -> dict[str, Dataset]:
 
 
 def dataset(name: str) -> Dataset:
-    """Return a data set.
+    """Return a data set by its name.
 
     Raises:
-        DataError: if there is none of this name.
+        DataError: if there is no data set of this name.
 
     Example:
         >>> dataset("multi30")
         Traceback (most recent call last):
         floater.errors.DataError: there is no data set 'multi30'; did you mean 'multi30k'?
     """
-    known = datasets()
-    if name not in known:
-        raise DataError(f"there is no data set '{name}'; {nearest(name, known)}")
-    return known[name]
+    available = datasets()
+    if name not in available:
+        raise DataError(f"there is no data set '{name}'; {nearest(name, available)}")
+    return available[name]
 
 
 def listing() -> str:
-    """Return the data sets as text: name, size of the download, licence, title and page of each."""
+    """Return a list of the data sets as text: name, size of the download, licence, title and home page."""
     rows = []
     for each in datasets().values():
         more = " or more" if any(file.bytes is None for file in each.files) else ""

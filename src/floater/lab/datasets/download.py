@@ -34,9 +34,9 @@ def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
     same file. If no checksum is published, that of the first download is recorded.
 
     Args:
-        file: its URLs and its checksum.
+        file: URLs and checksum of the file.
         folder: destination folder.
-        recorded: checksums of earlier downloads by URL, to which this one's is added.
+        recorded: checksums of earlier downloads by URL, to which that of this file is added.
 
     Returns:
         The path of the file.
@@ -45,11 +45,11 @@ def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
         DataError: if no server can be reached or has the file, the connection breaks repeatedly, the
             disk is full, or the file has another checksum.
     """
-    known = file.hash or recorded.get(file.urls[0])
+    checksum = file.hash or recorded.get(file.urls[0])
     with disk_errors(folder):
         for url in file.urls:
             try:
-                path = _from(url, file, folder, known)
+                path = _from(url, file, folder, checksum)
                 break
             except DataError:
                 if url == file.urls[-1]:
@@ -61,24 +61,24 @@ def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
 
 
 @contextmanager
-def disk_errors(place: Path) -> Iterator[None]:
-    """Turn a full disk into a message of one line."""
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Replace the error of a full disk within the context by a `DataError`."""
     try:
         yield
     except OSError as error:
         if error.errno not in _FULL:
             raise
         raise DataError(
-            f"{place}: {os.strerror(error.errno)}; what was downloaded is kept, and the same command resumes"
+            f"{folder}: {os.strerror(error.errno)}; what was downloaded is kept, and the same command resumes"
         ) from error
 
 
-def _from(url: str, file: File, folder: Path, known: str | None) -> Path:
+def _from(url: str, file: File, folder: Path, checksum: str | None) -> Path:
     pooch.get_logger().setLevel(logging.WARNING)  # this module has the messages
     part = folder / f"{file.name}.part"
     try:
-        download = _Download(part, checked=known is not None)
-        path = pooch.retrieve(url, known, file.name, folder, downloader=download)
+        download = _Download(part, checked=checksum is not None)
+        path = pooch.retrieve(url, checksum, file.name, folder, downloader=download)
     except requests.HTTPError as error:
         raise DataError(f"{url}: the server answers: {error.args[0].partition(' for url')[0]}") from error
     except (requests.exceptions.ChunkedEncodingError, _Short) as error:
@@ -107,8 +107,8 @@ class _Download:
     """A downloader for `pooch` that resumes from an existing part of the file.
 
     Args:
-        part: the partial file, moved to its destination when it is complete.
-        checked: whether the file has a known checksum, which would reveal a part of another version.
+        part: path of the partial file, which is moved to its destination when it is complete.
+        checked: whether the file has a checksum, which would reveal a part of another version.
     """
 
     def __init__(self, part: Path, checked: bool) -> None:
@@ -164,7 +164,7 @@ class _Download:
             raise _Short
 
     def _version(self, url: str) -> str | None:
-        """Return the server's tag of the part's version, if it is strong enough to resume by."""
+        """Return the server's tag of the part's version; None without a tag that allows to resume."""
         try:
             read = json.loads(self.version.read_text(encoding="utf-8"))
         except (OSError, ValueError):

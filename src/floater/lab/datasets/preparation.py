@@ -21,8 +21,11 @@ SOURCES, RECORDED = "sources.json", "data.lock.json"
 """The sources of a prepared data set; checksums recorded at the first download, where none are published."""
 
 Build = Callable[[dict[str, Path], Path, Path, int], None]
-"""Makes a data set from its files by name: into an empty directory, with another for intermediate files, on a
-number of processes."""
+"""Function that builds a data set.
+
+Its arguments are the downloaded files by name, a directory for intermediate files, the empty output
+directory, and the number of processes.
+"""
 BUILD: dict[str, Build] = {
     "wmt14_en_de": translation.wmt14_en_de,
     "wmt14_en_fr": translation.wmt14_en_fr,
@@ -39,12 +42,12 @@ BUILD: dict[str, Build] = {
 def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 1) -> Path:
     """Download a data set, check it, and put it in the layout that tasks and configurations expect.
 
-    It is made in a hidden directory, which becomes `to`/NAME when it is complete. An interrupted call resumes
-    its downloads when it is repeated, and starts the steps after them again.
+    The data set is built in a hidden directory, which becomes `to`/NAME when it is complete. A call that
+    repeats an interrupted one resumes the downloads, and starts the steps after them again.
 
     Args:
         chosen: a name of `datasets()`, or a data set.
-        to: the directory of all data sets.
+        to: directory of all data sets.
         processes: number of processes for tokenisation.
 
     Returns:
@@ -66,19 +69,19 @@ def prepare(chosen: str | Dataset, to: str | Path = "data", *, processes: int = 
         return target
     if target.exists():
         raise DataError(f"{target} is there and was not made by `floater data` (no {SOURCES}); move it away")
-    downloads, scratch, made = (work / name for name in ("downloads", "scratch", "made"))
+    downloads, scratch, output = (work / name for name in ("downloads", "scratch", "made"))
     downloads.mkdir(parents=True, exist_ok=True)
     with file_lock(work / "lock", str(target)), disk_errors(whole):
         if (target / SOURCES).is_file():  # another process has made it since the check above
             return target
         files, recorded = _download(wanted, downloads, whole / RECORDED)
-        for folder in (scratch, made):
+        for folder in (scratch, output):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        BUILD[wanted.name](files, scratch, made, processes)
-        _write_sources(wanted, files, recorded, made / SOURCES)
+        BUILD[wanted.name](files, scratch, output, processes)
+        _write_sources(wanted, files, recorded, output / SOURCES)
         os.sync()
-        os.replace(made, target)
+        os.replace(output, target)
         shutil.rmtree(work, ignore_errors=True)
     logger.info("prepared: %s", target)
     return target

@@ -1,5 +1,6 @@
-"""Wikipedia and BookCorpus for pretraining, close to Ke et al. 2021 (TUPE), section 4.1, and to
-`preprocess/pretrain` of their repository (guolinke/TUPE@4c64ff7).
+"""Preparation of Wikipedia and BookCorpus for pretraining, close to Ke et al. 2021 (TUPE), section 4.1.
+
+Their code is `preprocess/pretrain` of guolinke/TUPE@4c64ff7.
 
 Their data, a dump of Wikipedia and two crawls of books, are not published. Here Wikipedia is the dump of
 November 2023, without markup, and BookCorpus is as once published: one sentence per line, already lower-cased
@@ -30,7 +31,7 @@ from floater.lab.text import moses
 
 logger = logging.getLogger(__name__)
 EVERY = 200
-"""Every 200th article is for validation, as every 200th line is there."""
+"""Every 200th article is for validation; their code holds out every 200th line."""
 SHORTEST, LETTERS = 50, 0.7
 """Least number of characters of a paragraph, and of letters in it, and least share of letters."""
 _LONGEST = 1_000_000
@@ -43,7 +44,7 @@ _END = re.compile(
 _INITIALS = re.compile(r"(\w\.)+\w|[A-Z]")
 
 
-def wiki_books(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def wiki_books(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Write train.txt and valid.txt: one sentence per line, and a blank line between documents.
 
     Raises:
@@ -52,8 +53,8 @@ def wiki_books(files: dict[str, Path], scratch: Path, made: Path, processes: int
     seen: set[bytes] = set()
     count = Counter[str]()
     with (
-        (made / "train.txt").open("w", encoding="utf-8", newline="\n") as train,
-        (made / "valid.txt").open("w", encoding="utf-8", newline="\n") as valid,
+        (output / "train.txt").open("w", encoding="utf-8", newline="\n") as train,
+        (output / "valid.txt").open("w", encoding="utf-8", newline="\n") as valid,
     ):
         texts = itertools.chain.from_iterable(map(_articles, _ending(files, ".parquet")))
         fresh = (_without(text, seen) for text in texts)
@@ -97,34 +98,34 @@ def document(text: str) -> list[str]:
         >>> document("Life\\nMr. Smith went to Washington on a train, a long… journey. Nobody was there.")
         ['mr. smith went to washington on a train , a long ... journey .', 'nobody was there .']
     """
-    made = []
+    sentences = []
     for paragraph in text.split("\n"):
         if is_text(clean := _normal(paragraph)):
-            made += [line for part in split(clean) if (line := sentence(part))]
-    return made
+            sentences += [line for part in split(clean) if (line := sentence(part))]
+    return sentences
 
 
 def split(paragraph: str) -> list[str]:
     """Split a paragraph into sentences by the rules of Moses, `split-sentences.perl`.
 
-    A sentence ends with marks and the quotes or brackets that close behind them, if what follows begins with
-    a capital or a digit, with or without quotes or brackets that open. A full stop does not end it after a
-    known abbreviation, an initial, or letters with full stops between.
+    A sentence ends with punctuation marks and closing quotes or brackets, if a capital or a digit follows,
+    perhaps after opening quotes or brackets. A full stop does not end it after an abbreviation of Moses, an
+    initial, or letters with full stops between.
 
     Example:
         >>> split('Mr. J. Smith left the U.S. Army. "Why?" No. 5 asked. It was 5 p.m. then.')
         ['Mr. J. Smith left the U.S. Army.', '"Why?"', 'No. 5 asked.', 'It was 5 p.m. then.']
     """
-    made, start = [], 0
+    sentences, start = [], 0
     for end in _END.finditer(paragraph):
         word = paragraph[start : end.start()].rpartition(" ")[2].lstrip("\"'([{“‘")
         stop = end["marks"] == "." and not end["close"]
         before_number = end["next"].isdigit() and word in _abbreviations()[1]
         if stop and (word in _abbreviations()[0] or before_number or _INITIALS.fullmatch(word)):
             continue
-        made.append(paragraph[start : end.end("close")])
+        sentences.append(paragraph[start : end.end("close")])
         start = end.end("space")
-    return [*made, paragraph[start:]]
+    return [*sentences, paragraph[start:]]
 
 
 def sentence(text: str) -> str:

@@ -1,5 +1,8 @@
-"""WMT14 as Liu et al. 2020 prepare it: `prepare-wmt14en2de.sh --icml17` and `prepare-wmt14en2fr.sh` of their
-repository (xuanqing94/FLOATER@d788b5e), after Gehring et al. 2017."""
+"""Preparation of WMT14 as by Liu et al. 2020, after Gehring et al. 2017.
+
+It repeats `prepare-wmt14en2de.sh --icml17` and `prepare-wmt14en2fr.sh` of their repository
+(xuanqing94/FLOATER@d788b5e).
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,31 @@ from floater.lab.text.bpe import encode, train_bpe
 logger = logging.getLogger(__name__)
 MERGES = 40_000
 RATIO, LONGEST = 1.5, 250
-"""Pairs are kept of 1 to `LONGEST` BPE tokens a side, none `RATIO` times as long as the other."""
+"""Greatest ratio of the lengths of a pair's sides, and greatest length of a side, in BPE tokens."""
 VOCABULARY = "vocabulary"
 _ENCODED = 50_000
 _SEGMENT = re.compile(r"<seg[^>]*>\s*(.*?)\s*</seg>")
 
 
-def wmt14_en_de(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def wmt14_en_de(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Prepare English-German; every 100th line is for validation."""
     corpora = ("training/europarl-v7.de-en", "commoncrawl.de-en", "training/news-commentary-v9.de-en")
-    _wmt14(files, scratch, made, processes, target="de", test="deen", corpora=corpora, every=100)
+    _wmt14(files, scratch, output, processes, target="de", test="deen", corpora=corpora, every=100)
 
 
-def wmt14_en_fr(files: dict[str, Path], scratch: Path, made: Path, processes: int) -> None:
+def wmt14_en_fr(files: dict[str, Path], scratch: Path, output: Path, processes: int) -> None:
     """Prepare English-French; every 1,333rd line is for validation."""
     corpora = (
         *("training/europarl-v7.fr-en", "commoncrawl.fr-en", "un/undoc.2000.fr-en"),
         *("training/news-commentary-v9.fr-en", "giga-fren.release2.fixed"),
     )
-    _wmt14(files, scratch, made, processes, target="fr", test="fren", corpora=corpora, every=1333)
+    _wmt14(files, scratch, output, processes, target="fr", test="fren", corpora=corpora, every=1333)
 
 
 def _wmt14(
     files: dict[str, Path],
     scratch: Path,
-    made: Path,
+    output: Path,
     processes: int,
     *,
     target: str,
@@ -55,10 +58,10 @@ def _wmt14(
     corpora: Sequence[str],
     every: int,
 ) -> None:
-    """Tokenise, divide, learn a joint BPE and clean.
+    """Tokenise the corpora, divide them, learn a joint BPE, and exclude pairs by their lengths.
 
-    The files made are train and valid, Moses tokens; newstest2014, plain text; and the BPE, of 40,000 merges
-    over bytes where the script has characters, with words between spaces, as there.
+    The output is train and valid in Moses tokens, newstest2014 in plain text, and the BPE of 40,000 merges.
+    As in the script, words are separated by spaces; the merges are over bytes, there over characters.
     """
     for archive in files.values():
         unpack(archive, scratch)
@@ -66,7 +69,7 @@ def _wmt14(
     for side, language in zip(("src", "ref"), languages, strict=True):
         segments = _segments(scratch / f"test-full/newstest2014-{test}-{side}.{language}.sgm")
         plain = "".join(f"{line}\n" for line in segments)
-        (made / f"newstest2014.{language}").write_text(plain, encoding="utf-8", newline="\n")
+        (output / f"newstest2014.{language}").write_text(plain, encoding="utf-8", newline="\n")
     for language in languages:
         lines = itertools.chain.from_iterable(_lines(scratch / f"{name}.{language}") for name in corpora)
         tokens = mapped(functools.partial(tokenised, language=language), lines, processes)
@@ -78,10 +81,10 @@ def _wmt14(
                 (train if number % every else valid).write(line + "\n")
     joint = itertools.chain.from_iterable(_lines(scratch / f"train.{language}") for language in languages)
     tokenizer = train_bpe(joint, MERGES + 256 + 3, pretokenized=True)
-    tokenizer.save_pretrained(made / VOCABULARY)
+    tokenizer.save_pretrained(output / VOCABULARY)
     for part in ("train", "valid"):
         sides = [scratch / f"{part}.{language}" for language in languages]
-        _clean(sides, [made / path.name for path in sides], tokenizer)
+        _clean(sides, [output / path.name for path in sides], tokenizer)
 
 
 def tokenised(line: str, language: str) -> str:
@@ -152,8 +155,8 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _segments(path: Path) -> list[str]:
-    found = [_SEGMENT.search(line) for line in _lines(path)]
-    texts = [" ".join(match[1].split()) for match in found if match]
+    matches = [_SEGMENT.search(line) for line in _lines(path)]
+    texts = [" ".join(match[1].split()) for match in matches if match]
     if not texts:
         raise DataError(f"{path.name} has no segment")
     return texts

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 _AT_ONCE = 20_000
-"""Items of a process in memory."""
+"""Number of items in memory for each process."""
 
 
 def mapped(function: Callable[[_In], _Out], items: Iterable[_In], processes: int) -> Iterator[_Out]:

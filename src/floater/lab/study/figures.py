@@ -40,7 +40,7 @@ _LINES: tuple[Any, ...] = (
 )
 _BUCKETS = 24
 _MOST = 8
-_APART = 0.075  # the least distance of two labels
+_APART = 0.075  # least distance of two labels, as a fraction of the axes' height
 _POSITIONS = ("position_nats", "position_tokens")
 
 
@@ -97,7 +97,7 @@ def svg(figure: Figure, name: str, description: str) -> str:
 
 
 def drawn(results: Results) -> list[Variant]:
-    """Choose the variants to draw: all, or the baseline and those of the best mean rank in the table."""
+    """Choose the variants to draw: all, or of many the baseline, the compared ones and the best in rank."""
     variants = results.grid.variants
     if len(variants) <= _MOST:
         return variants
@@ -123,25 +123,25 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
     zeros = [results.value(less, column) if less else Value([0.0], 1) for column in columns]
     for index, variant in enumerate(variants):
         values = [results.value(variant, column) for column in columns]
-        known = [
-            (place, value, zero)
-            for place, (column, value, zero) in enumerate(zip(columns, values, zeros, strict=True))
+        points = [
+            (x, value, zero)
+            for x, (column, value, zero) in enumerate(zip(columns, values, zeros, strict=True))
             if value is not None and zero is not None
             if less is None or results.comparable(variant, less, column)
         ]
-        if known:
+        if points:
             axes.errorbar(
-                [place + _shift(index, len(variants)) for place, *_ in known],
-                [value.mean - zero.mean for _, value, zero in known],
-                yerr=None if less else [value.spread or 0.0 for _, value, _ in known],
+                [x + _shift(index, len(variants)) for x, *_ in points],
+                [value.mean - zero.mean for _, value, zero in points],
+                yerr=None if less else [value.spread or 0.0 for _, value, _ in points],
                 capsize=2,
                 **_look(variants, index),
             )
-            place, value, zero = known[-1]
-            point = place + _shift(index, len(variants)), value.mean - zero.mean
+            x, value, zero = points[-1]
+            point = x + _shift(index, len(variants)), value.mean - zero.mean
             ends.append(_End(variant.name, point, _look(variants, index)["color"]))
     cut = results.settings.short_to_long
-    if cut.given:
+    if cut.enabled:
         shown = sum(column.high is not None and column.high <= cut.cut for column in columns)
         if shown:
             axes.axvspan(-0.5, shown - 0.5, color=_GRID, alpha=0.5, lw=0, zorder=0)
@@ -163,14 +163,14 @@ def loss_by_position(results: Results, test: str) -> Figure:
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
-        found = [o.measured[test] for o in results.of(variant) if test in o.measured]
-        found = [measured for measured in found if measured.position_tokens.sum()]
-        if found:
-            nats, tokens = (_summed([getattr(m, name) for m in found]) for name in _POSITIONS)
-            places, losses = _buckets(nats, tokens)
+        measurements = [o.measured[test] for o in results.outcomes_of(variant) if test in o.measured]
+        measurements = [measured for measured in measurements if measured.position_tokens.sum()]
+        if measurements:
+            nats, tokens = (_summed([getattr(m, name) for m in measurements]) for name in _POSITIONS)
+            positions, losses = _buckets(nats, tokens)
             look = _look(variants, index, marks=False)
-            axes.plot(places, losses, **look)
-            ends.append(_End(variant.name, (places[-1], losses[-1]), look["color"]))
+            axes.plot(positions, losses, **look)
+            ends.append(_End(variant.name, (positions[-1], losses[-1]), look["color"]))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     return _finish(figure, axes, "position of the token", "loss (nats/token)", ends)
@@ -184,11 +184,13 @@ def learning(results: Results, key: str, label: str) -> Figure:
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
-        logs = results.of(variant) or [o for o in results.outcomes if o.trial.variant.name == variant.name]
-        series = [found for o in logs if (found := _series(o, key))]
+        logs = results.outcomes_of(variant) or [
+            o for o in results.outcomes if o.trial.variant.name == variant.name
+        ]
+        series = [curve for o in logs if (curve := _series(o, key))]
         if series:
             # seeds may end or be logged at other steps
-            steps = sorted({step for found in series for step in found})
+            steps = sorted({step for curve in series for step in curve})
             values = [np.interp(steps, [*s], [*s.values()], left=math.nan, right=math.nan) for s in series]
             least, mean, most = (each(values, axis=0) for each in (np.nanmin, np.nanmean, np.nanmax))
             look = _look(variants, index, marks=False)
@@ -199,12 +201,12 @@ def learning(results: Results, key: str, label: str) -> Figure:
 
 
 def cost(results: Results, column: Column, key: str, label: str) -> Figure:
-    """Draw a score against what it costs: a mark for each variant, with the spread of its seeds."""
+    """Draw a score against a cost: a mark for each variant, with the spread of its seeds."""
     variants = drawn(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
         value = results.value(variant, column)
-        costs = [found for o in results.of(variant) if (found := spent(o, key)) is not None]
+        costs = [amount for o in results.outcomes_of(variant) if (amount := spent(o, key)) is not None]
         if value is not None and costs:
             look = _look(variants, index) | {"linestyle": "none", "markersize": 7}
             middle = float(np.median(costs))
@@ -215,11 +217,16 @@ def cost(results: Results, column: Column, key: str, label: str) -> Figure:
 
 
 def spent(outcome: Outcome, key: str) -> float | None:
-    """Return what a trial cost: "tokens_per_second", "memory_mib" or "minutes"."""
+    """Return a cost of a trial; None if it was not recorded.
+
+    Args:
+        outcome: the trial's outcome.
+        key: "tokens_per_second", "memory_mib" or "minutes".
+    """
     if key == "tokens_per_second":
         return outcome.tokens_per_second
-    found = outcome.result.get(key) if key == "minutes" else outcome.cost.get(key)
-    return None if found is None else float(found)
+    amount = outcome.result.get(key) if key == "minutes" else outcome.cost.get(key)
+    return None if amount is None else float(amount)
 
 
 def _series(outcome: Outcome, key: str) -> dict[int, float]:
@@ -227,7 +234,7 @@ def _series(outcome: Outcome, key: str) -> dict[int, float]:
 
 
 def _summed(variants: Sequence[Array]) -> Array:
-    """Return the sum of arrays of different lengths, as where a model refuses long inputs."""
+    """Return the sum of arrays of different lengths: a model that refuses long inputs has shorter ones."""
     total = np.zeros(max(map(len, variants)))
     for variant in variants:
         total[: len(variant)] += variant
@@ -235,14 +242,17 @@ def _summed(variants: Sequence[Array]) -> Array:
 
 
 def _buckets(nats: Array, tokens: Array) -> tuple[list[float], list[float]]:
-    """Return means over ranges of positions that grow like powers, without ranges that have no token."""
+    """Return the middles of geometrically growing ranges of positions, and the mean loss in each.
+
+    Ranges without a token are excluded.
+    """
     edges = sorted({round(edge) for edge in np.geomspace(1, len(tokens) + 1, _BUCKETS + 1)})
-    places, means = [], []
+    positions, means = [], []
     for low, high in itertools.pairwise(edges):
         if count := tokens[low - 1 : high - 1].sum():
-            places.append(math.sqrt(low * (high - 1)))
+            positions.append(math.sqrt(low * (high - 1)))
             means.append(float(nats[low - 1 : high - 1].sum() / count))
-    return places, means
+    return positions, means
 
 
 def _panel() -> tuple[Figure, Axes]:
@@ -253,14 +263,14 @@ def _panel() -> tuple[Figure, Axes]:
 
 
 def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence[_End]) -> Figure:
-    """Label the axes, and each line at its right end."""
+    """Label the axes, and each line at its right end, and return the figure."""
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     axes.grid(axis="y")
     axes.set_axisbelow(True)
-    place = axes.transScale + axes.transLimits
-    ordered = sorted(ends, key=lambda end: place.transform(end.point)[1])
-    heights = apart([float(place.transform(end.point)[1]) for end in ordered])
+    to_axes = axes.transScale + axes.transLimits
+    ordered = sorted(ends, key=lambda end: to_axes.transform(end.point)[1])
+    heights = apart([float(to_axes.transform(end.point)[1]) for end in ordered])
     for end, height in zip(ordered, heights, strict=True):
         axes.annotate(
             end.name,
@@ -313,7 +323,10 @@ def apart(heights: Sequence[float]) -> list[float]:
 
 
 def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[str, Any]:
-    """Return a colour for each model; each variant has a line and a mark of its own, for grey."""
+    """Return the style of a variant's line.
+
+    The colour is the model's; line and mark differ between variants, also without colour.
+    """
     models = list(dict.fromkeys(variant.model for variant in variants))
     mark = {"marker": _MARKS[index % len(_MARKS)], "markersize": 4} if marks else {}
     return {
@@ -325,6 +338,5 @@ def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[s
 
 
 def _shift(index: int, variants: int) -> float:
-    """Return the offset of a mark: marks of one bin are side by side, so that their error bars are
-    visible."""
+    """Return the offset of a mark in its bin; marks are side by side, so that error bars stay visible."""
     return 0.3 * (index - (variants - 1) / 2) / max(variants, 1)

@@ -38,7 +38,7 @@ class Finished:
 
     @property
     def row(self) -> str:
-        """Return the row of the run in the table: the kind of its plug."""
+        """Return the title of the run's row in the table, which describes its plug."""
         plug = self.settings.plug
         if plug == Plug():
             return "FLOATER (of the checkpoint)" if self.plugged else "baseline"
@@ -51,8 +51,8 @@ class Finished:
     def record(self) -> dict[str, Any]:
         """Return the record of the run for `floater glue --json`."""
         data, path = self.settings.data, self.settings.model.path
-        found = {"run": str(self.run), "checkpoint": path, "variant": self.row, "task": data.task}
-        return found | {"seed": self.settings.training.seed, "scores": list(self.scores)}
+        entry = {"run": str(self.run), "checkpoint": path, "variant": self.row, "task": data.task}
+        return entry | {"seed": self.settings.training.seed, "scores": list(self.scores)}
 
     @property
     def scores(self) -> tuple[float, ...]:
@@ -66,7 +66,7 @@ def read_run(run: str) -> Finished:
     """Return the settings and the result of a finished GLUE run.
 
     Raises:
-        DataError: if it is no such run.
+        DataError: if the directory holds no finished run of task `glue`.
         SettingsError: if its settings cannot be read.
     """
     if not Path(run).exists():
@@ -93,24 +93,24 @@ def read_run(run: str) -> Finished:
 
 
 def read_runs(runs: Sequence[str]) -> list[Finished]:
-    """Read finished runs of one table.
+    """Read finished runs that belong in one table.
 
     Raises:
-        DataError: as `table`.
+        DataError: if one is no finished GLUE run, or the runs are not comparable, as for `table`.
     """
-    found = [read_run(run) for run in runs]
-    _check_comparable(found)
-    return found
+    finished = [read_run(run) for run in runs]
+    _check_comparable(finished)
+    return finished
 
 
 def table(runs: Sequence[str]) -> str:
     """Return validation scores in the layout of Liu et al. 2020, Table 3, as a Markdown table.
 
-    A row for each checkpoint and each way it is plugged; in a cell the median over seeds, the lowest and
-    the highest score and the number of seeds. Runs of one checkpoint and task may differ in their seed, their
-    learning rate and their plug, and in nothing else. Of several rates the cell has the one of the highest
-    median, and names it; the average is over all columns, with both validation sets of MNLI, where none is
-    missing: the protocol of Ke et al. 2021, section 4.1 and Table 2.
+    The table has a row for each checkpoint and each way it is plugged. A cell has the median over seeds, the
+    lowest and the highest score and the number of seeds. Runs of one checkpoint and task may differ in their
+    seed, their learning rate and their plug, and in nothing else. Of several learning rates the cell shows
+    and names the one with the highest median. The average is over all columns, with both validation sets of
+    MNLI, in rows where none is missing. This is the protocol of Ke et al. 2021, section 4.1 and Table 2.
 
     Args:
         runs: finished run directories.
@@ -118,10 +118,12 @@ def table(runs: Sequence[str]) -> str:
     Raises:
         DataError: if one is no finished GLUE run, two are the same experiment, or they differ in more.
     """
-    found = read_runs(runs)
-    shown = [name for name in TASKS if name != "WNLI" or any(f.settings.data.task == name for f in found)]
+    finished_runs = read_runs(runs)
+    shown = [
+        name for name in TASKS if name != "WNLI" or any(f.settings.data.task == name for f in finished_runs)
+    ]
     rows: dict[tuple[str, str], dict[str, Rates]] = {}
-    for finished in found:
+    for finished in finished_runs:
         settings = finished.settings
         rates = rows.setdefault((settings.model.path, finished.row), {}).setdefault(settings.data.task, {})
         rates.setdefault(settings.training.learning_rate, []).append(finished.scores)
@@ -183,18 +185,18 @@ def _cell(rates: Mapping[float, Sequence[tuple[float, ...]]]) -> str:
 
 
 def _average(rates: Mapping[str, Mapping[float, Sequence[tuple[float, ...]]]]) -> str:
-    """Return the mean of the best medians of all tasks but WNLI; none where one is missing."""
+    """Return the mean of the best medians of all tasks but WNLI; "-" where one is missing."""
     names = [name for name in TASKS if name != "WNLI"]
     if not all(rates.get(name) for name in names):
         return "-"
     return f"{fmean(value for name in names for value in best(rates[name])[1]):.2f}"
 
 
-def _check_comparable(found: Sequence[Finished]) -> None:
+def _check_comparable(runs: Sequence[Finished]) -> None:
     """Refuse runs that differ in more than seed, learning rate and plug, or in nothing."""
     first: dict[tuple[str, str], Finished] = {}
     seen: dict[tuple[str, str, str, float, int], str] = {}
-    for finished in found:
+    for finished in runs:
         settings = finished.settings
         experiment = settings.model.path, settings.data.task
         other = first.setdefault(experiment, finished)

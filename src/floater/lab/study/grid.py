@@ -14,7 +14,7 @@ from floater.encodings import PositionError, options
 from floater.errors import DataError
 from floater.lab.settings import SettingsError, dump, make
 from floater.lab.study import short_to_long
-from floater.lab.study.analyses import KINDS, subject
+from floater.lab.study.analyses import KINDS, load_subject
 from floater.lab.study.settings import StudySettings, repeated
 from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
@@ -39,11 +39,12 @@ class Variant:
 
     Args:
         name: name of the model, followed by the labels on the study's axes, such as `blocks`, if it has any.
-        model: its name in the configuration.
-        position: name in the catalogue; "" where the task trains a checkpoint, with positions of its own.
+        model: name of the model in the study's configuration.
+        position: name of the encoding in the catalogue; "" where the task trains a checkpoint, which has its
+            positions already.
         options: options of the position model.
         seeds: seeds of its trainings.
-        start: the variant from whose trials these start.
+        start: name of the variant from whose trials these start; None for a start from scratch.
         labels: labels on the other axes, axis by axis.
     """
 
@@ -110,8 +111,9 @@ class Grid:
     Args:
         folder: the study's folder.
         variants: the variants, in the order of the configuration.
-        trials: in the order of running, seed by seed: a study that is stopped has compared all variants.
-        tests: by name, each with what the task's `measure` takes.
+        trials: the trials in the order of running, seed by seed, so that a study that is stopped early has
+            compared all variants.
+        tests: test sets by name, each with its arguments for the task's `measure`.
     """
 
     folder: Path
@@ -132,11 +134,11 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
 
     Args:
         settings: the study's settings.
-        origin: their source, for messages.
-        train: whether to run trials; otherwise those that have a model are used, without reading their data.
+        origin: source of the settings, for error messages.
+        train: whether trials will run; otherwise trials with a model are used, without reading their data.
 
     Raises:
-        SettingsError: if a trial is impossible, which it names, or the task cannot score a test set.
+        SettingsError: if a trial is impossible, or the task cannot score a test set; it names the trial.
         DataError: if the data cannot be split, a test set cannot be read, or a trial's directory holds
             something else.
     """
@@ -150,11 +152,11 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
         judged = [name for name, metric in METRICS.items() if metric.greater is not None]
         if settings.metric not in judged:
             raise SettingsError(f"{origin}: metric is {settings.metric!r}; there are: {', '.join(judged)}")
-        if not (settings.tests or settings.short_to_long.given):
+        if not (settings.tests or settings.short_to_long.enabled):
             raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")
     for name, source in settings.checkpoints.items():
         try:
-            subject(source)
+            load_subject(source)
         except DataError as error:
             raise SettingsError(f"{origin}: checkpoint {name}: {error}") from None
     variants = list(_variants(settings, task, origin))
@@ -171,17 +173,17 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     if both := sorted(settings.checkpoints.keys() & {*names}):
         raise SettingsError(f"{origin}: checkpoint {both[0]} has the name of a variant; choose another")
     tests = _tests(settings, task, origin)
-    if settings.short_to_long.given:
+    if settings.short_to_long.enabled:
         data = _mapping(common.get("data"), f"{origin}: settings.data")
         languages = data.get("source", "en"), data.get("target", "de")
-        given, tests[short_to_long.TEST] = short_to_long.write(
+        split, tests[short_to_long.TEST] = short_to_long.write(
             settings.short_to_long,
             folder / "data",
             *languages,
             used=(folder / TRIALS).is_dir(),
             train=train,
         )
-        common = merged(common, {"data": given})
+        common = merged(common, {"data": split})
     trials = [
         Trial(variant, seed, _trial(task, settings, common, variant, seed, origin), folder)
         for turn in range(max((len(variant.seeds) for variant in variants), default=0))
@@ -201,23 +203,27 @@ def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Vari
 
 
 def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[Variant]:
-    """Yield a variant for each model and its blocks; a model without the option `blocks`, or that sets it,
-    has one."""
-    for model, given_entry in settings.models.items():
-        entry = _mapping(given_entry, f"{origin}: model {model}")
+    """Yield a variant for each model and each value of the study's `blocks`.
+
+    A model that lacks the option `blocks`, or sets it itself, has one variant.
+    """
+    for model, changes in settings.models.items():
+        entry = _mapping(changes, f"{origin}: model {model}")
         if not positions and (other := sorted(entry.keys() - {"settings", "seeds"})):
             raise SettingsError(
                 f"{origin}: model {model}: {other[0]} is not to be set: the task {settings.task!r} trains a "
                 "checkpoint, whose positions are its own; give settings, as {plug: {options: {}}}"
             )
         named, start = entry.get("position", model), entry.get("start")
-        given = _mapping(entry.get("position_options"), f"{origin}: model {model}: position_options")
+        position_options = _mapping(
+            entry.get("position_options"), f"{origin}: model {model}: position_options"
+        )
         if isinstance(named, list):  # short for a composition
-            if given:
+            if position_options:
                 raise SettingsError(
                     f"{origin}: model {model}: position is a list, which takes no position_options"
                 )
-            named, given = "compose", {"models": named}
+            named, position_options = "compose", {"models": named}
         position = str(named)
         _mapping(entry.get("settings"), f"{origin}: model {model}: settings")
         seeds = entry.get("seeds", settings.seeds)
@@ -229,14 +235,16 @@ def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[V
             yield Variant(model, model, "", {}, seeds)
             continue
         try:
-            known = options(position)
+            supported = options(position)
         except PositionError as error:
             raise SettingsError(f"{origin}: trial {model}-{seeds[0]}: {error}") from None
-        if settings.blocks and "blocks" in known and "blocks" not in given:
+        if settings.blocks and "blocks" in supported and "blocks" not in position_options:
             for blocks in settings.blocks:
-                yield Variant(f"{model}-{blocks}", model, position, {**given, "blocks": blocks}, seeds, start)
+                yield Variant(
+                    f"{model}-{blocks}", model, position, {**position_options, "blocks": blocks}, seeds, start
+                )
         else:
-            yield Variant(model, model, position, given, seeds, start)
+            yield Variant(model, model, position, position_options, seeds, start)
 
 
 def _trial(
@@ -244,7 +252,7 @@ def _trial(
 ) -> Any:
     """Return the settings of a trial."""
     entry = dict(settings.models[variant.model] or {})
-    own = entry.pop("settings", None) or {}
+    model_settings = entry.pop("settings", None) or {}
     for key in ("start", "seeds", "position", "position_options"):
         entry.pop(key, None)
     where = f"{origin}: trial {variant.name}-{seed}"
@@ -261,23 +269,25 @@ def _trial(
         trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}")
     changes = [axis[label] for axis, label in zip(settings.axes.values(), variant.labels, strict=True)]
     try:
-        whole = functools.reduce(merged, [common, own, {"model": entry} if entry else {}, *changes, trial])
+        whole = functools.reduce(
+            merged, [common, model_settings, {"model": entry} if entry else {}, *changes, trial]
+        )
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
-    for tree in (common, own, *changes):
-        taken = [key for key in ("run", "task", "imports") if key in tree]
-        taken += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
+    for tree in (common, model_settings, *changes):
+        derived = [key for key in ("run", "task", "imports") if key in tree]
+        derived += ["training.seed"] if "seed" in (tree.get("training") or {}) else []
         chosen = {"position", "position_options"} & (tree.get("model") or {}).keys()
-        taken += [f"model.{key}" for key in sorted(chosen)]
-        if taken:
-            raise SettingsError(f"{where}: settings.{taken[0]} is not to be set; it follows from the study")
+        derived += [f"model.{key}" for key in sorted(chosen)]
+        if derived:
+            raise SettingsError(f"{where}: settings.{derived[0]} is not to be set; it follows from the study")
     return make(task.Settings, whole, where)
 
 
-def _mapping(given: Any, where: str) -> dict[str, Any]:
-    if not isinstance(given or {}, Mapping):
-        raise SettingsError(f"{where}: must be a mapping, got {given!r}")
-    return dict(given or {})
+def _mapping(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value or {}, Mapping):
+        raise SettingsError(f"{where}: must be a mapping, got {value!r}")
+    return dict(value or {})
 
 
 def _has_positions(task: Task) -> bool:
@@ -286,33 +296,33 @@ def _has_positions(task: Task) -> bool:
 
 
 def _tests(settings: StudySettings, task: Task, origin: str) -> dict[str, dict[str, Any]]:
-    """Return the test sets, with bins for a task that generates its own; refuse what fails every trial."""
+    """Return the test sets, with bins for a task that generates its own; refuse those no trial can use."""
     measure, tests = task.measure, dict(settings.tests)
     if (settings.tests or settings.bins) and measure is None:
         raise SettingsError(
             f"{origin}: the task {settings.task!r} has no scores example by example; leave out tests and "
             "bins, and the variants are compared on what validates them"
         )
-    for name, given in tests.items():
+    for name, arguments in tests.items():
         options = _options(measure)  # type: ignore[arg-type]
         if "bins" in (each.name for each in fields(options)) and settings.edges:
-            tests[name] = given = {"bins": settings.edges} | given
-        make(options, given, f"{origin}: test {name}")
-        for key in filter(_FILES.__contains__, given):
-            _check_files(given[key], f"{origin}: test {name}: {key}")
+            tests[name] = arguments = {"bins": settings.edges} | arguments
+        make(options, arguments, f"{origin}: test {name}")
+        for key in filter(_FILES.__contains__, arguments):
+            _check_files(arguments[key], f"{origin}: test {name}: {key}")
     return tests
 
 
 def _options(measure: Callable[..., Any]) -> type[Any]:
     """Make a settings class of the arguments of a task's `measure` besides the run."""
-    _, *taken = inspect.signature(measure).parameters.values()
+    _, *parameters = inspect.signature(measure).parameters.values()
     kinds = get_type_hints(measure)
-    defaults = {each.name: (each.default,) for each in taken if each.default is not each.empty}
-    return make_dataclass("Test", [(e.name, kinds[e.name], *defaults.get(e.name, ())) for e in taken])
+    defaults = {each.name: (each.default,) for each in parameters if each.default is not each.empty}
+    return make_dataclass("Test", [(e.name, kinds[e.name], *defaults.get(e.name, ())) for e in parameters])
 
 
-def _check_files(given: Any, where: str) -> None:
-    for path in given if isinstance(given, list) else [given]:
+def _check_files(paths: Any, where: str) -> None:
+    for path in paths if isinstance(paths, list) else [paths]:
         if isinstance(path, str) and not path.startswith(_HUB) and not file_of(path).exists():
             raise SettingsError(f"{where}: there is no file {path}")
 
@@ -348,9 +358,9 @@ def _check(
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
         if first:
-            for test, given in tests.items():
+            for test, arguments in tests.items():
                 try:
-                    task.check_test(trial.settings, **given)
+                    task.check_test(trial.settings, **arguments)
                 except (DataError, PositionError) as error:
                     raise SettingsError(f"{where}: test {test}: {error}") from None
         before.add(trial.name)

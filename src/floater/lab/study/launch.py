@@ -27,7 +27,7 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
 
     Args:
         grid: the study's grid, whose plan is written.
-        launcher: their launcher.
+        launcher: launcher that starts each of them.
     """
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
@@ -77,7 +77,7 @@ def _end(running: Sequence[tuple[Trial, Started]]) -> None:
     finally:
         for trial, started in running:
             started.stop()
-            trial.error.unlink(missing_ok=True)  # it did not fail: it goes on when the study does
+            trial.error.unlink(missing_ok=True)  # it did not fail: it resumes with the study
 
 
 def last_error(trial: Trial) -> str:
@@ -89,7 +89,7 @@ def last_error(trial: Trial) -> str:
 
 
 def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:
-    """Return a bar that counts trials, parts of them included, and estimates the time left."""
+    """Return a progress bar that counts trials and fractions of them, and estimates the time left."""
     there = sum(1.0 if trial not in waiting else fraction(trial.run) for trial in trials)
     shape = "{l_bar}{bar}| {n:.2f}/{total} trials [{elapsed}, left {remaining}]"
     look = {"bar_format": shape, "smoothing": 0, "dynamic_ncols": True, "disable": None}  # on terminals only
@@ -97,6 +97,7 @@ def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:
 
 
 def _move(bar: Any, trials: Sequence[Trial], ended: Collection[str]) -> None:
+    """Move a progress bar to the present state of the trials; it never goes back."""
     now = sum(1.0 if trial.name in ended else fraction(trial.run) for trial in trials)
     if now > bar.n:
         bar.update(now - bar.n)
@@ -104,11 +105,11 @@ def _move(bar: Any, trials: Sequence[Trial], ended: Collection[str]) -> None:
         bar.refresh()
 
 
-def launcher(kind: str, budget: Budget, folder: Path, slurm: Mapping[str, Any]) -> Launcher:
+def choose_launcher(kind: str, budget: Budget, folder: Path, slurm: Mapping[str, Any]) -> Launcher:
     """Return a launcher by its name in the configuration.
 
     Args:
-        kind: the name.
+        kind: "local", "ray" or "slurm".
         budget: the study's budget.
         folder: the study's folder.
         slurm: parameters of the jobs on SLURM.

@@ -18,15 +18,15 @@ class Started(Protocol):
     """A trial that was started."""
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs."""
+        """Return the trial's exit code, or None while it runs."""
         ...
 
     def interrupt(self) -> None:
-        """Request that it ends with a checkpoint."""
+        """Request that the trial writes a checkpoint and ends."""
         ...
 
     def stop(self) -> None:
-        """Stop it at once."""
+        """Stop the trial at once."""
         ...
 
 
@@ -39,7 +39,9 @@ class Launcher(Protocol):
 
     slots: int
 
-    def start(self, trial: Trial) -> Started: ...
+    def start(self, trial: Trial) -> Started:
+        """Start a trial."""
+        ...
 
 
 class LocalLauncher:
@@ -56,11 +58,11 @@ class LocalLauncher:
         cores = budget.cores or available_cores()
         memory = budget.memory or 0.8 * available_memory()
         self.gpus = _gpus()
-        places = {"cores": cores // budget.threads, "memory": int(memory / budget.trial_memory)}
+        capacities = {"cores": cores // budget.threads, "memory": int(memory / budget.trial_memory)}
         if self.gpus:
-            places["gpus"] = len(self.gpus) * int(1 / budget.gpus)
-        scarce = min(places, key=lambda name: places[name])
-        self.slots = places[scarce]
+            capacities["gpus"] = len(self.gpus) * int(1 / budget.gpus)
+        scarce = min(capacities, key=lambda name: capacities[name])
+        self.slots = capacities[scarce]
         self.budget, self.free = budget, list(range(self.slots))
         if not self.slots:
             raise SettingsError(

@@ -11,7 +11,7 @@ GIB = 2**30
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use: by its affinity and by its control group's quota.
+    """Return the number of cores that this process may use, within its affinity and its group's quota.
 
     Example:
         >>> available_cores() >= 1
@@ -43,8 +43,8 @@ def available_memory(
             continue
         root, file = (groups / "memory", "memory.limit_in_bytes") if controllers else (groups, "memory.max")
         group = root / name.strip("/")
-        for place in (group, *group.parents):
-            if place.is_relative_to(root) and (place / file).is_file():
-                text = (place / file).read_text(encoding="utf-8").strip()
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root) and (folder / file).is_file():
+                text = (folder / file).read_text(encoding="utf-8").strip()
                 limits += [int(text)] if text.isdecimal() else []  # "max" is none
     return float(min(limits) / GIB)

@@ -39,7 +39,7 @@ class Section:
     Args:
         title: title of the analysis.
         panels: one for each model.
-        missing: why other models have none.
+        missing: why other models have no panel, a line for each reason.
     """
 
     title: str
@@ -64,7 +64,7 @@ def lengths(results: Results) -> Iterator[Panel]:
                 means = "of the means over the seeds" if several else "of one seed each"
                 yield _panel(title, figure, f"difference-{test}", f"Differences {means}.", results)
         measured = [outcome.measured[test] for outcome in results.outcomes if test in outcome.measured]
-        if any(np.count_nonzero(found.position_tokens) > 1 for found in measured):
+        if any(np.count_nonzero(measurement.position_tokens) > 1 for measurement in measured):
             figure = figures.loss_by_position(results, test)
             caption = "Means over ranges of positions that widen geometrically, all seeds together."
             title = f"Loss per token by position (test set: {test})"
@@ -73,12 +73,12 @@ def lengths(results: Results) -> Iterator[Panel]:
 
 def learning(results: Results) -> Iterator[Panel]:
     """Yield training loss, validation loss and the validation score that chooses the checkpoint."""
-    found = {key for outcome in results.outcomes for entry in outcome.log for key in entry}
+    logged = {key for outcome in results.outcomes for entry in outcome.log for key in entry}
     labels = {"loss": "training loss", "eval_loss": "validation loss"}
     labels |= {f"eval_{best.metric}": f"validation {best.metric_label}" for best in results.validations}
-    several = any(len(results.of(variant)) > 1 for variant in figures.drawn(results))
+    several = any(len(results.outcomes_of(variant)) > 1 for variant in figures.drawn(results))
     caption = "Means over the seeds; the band is their range." if several else ""
-    for key in (key for key in labels if key in found):
+    for key in (key for key in labels if key in logged):
         figure = figures.learning(results, key, labels[key])
         yield _panel(heading(labels[key]), figure, f"learning-{key}", caption, results, tabled=False)
 
@@ -89,7 +89,7 @@ def costs(results: Results) -> Iterator[Panel]:
     if not columns or not any(o.status == "finished" for o in results.outcomes):
         return
     cut = results.settings.short_to_long
-    beyond = [c for c in columns if cut.given and c.low is not None and c.low >= cut.cut]
+    beyond = [c for c in columns if cut.enabled and c.low is not None and c.low >= cut.cut]
     shown = [*beyond, columns[0]][0]
     caption = {True: "Higher is better.", False: "Lower is better.", None: ""}[shown.greater]
     if _have_spread(results, [shown]):
@@ -107,41 +107,41 @@ def positions(results: Results) -> Iterator[Section]:
     sources = {
         variant.name: str(done[0].trial.run)
         for variant in figures.drawn(results)
-        if (done := results.of(variant))
+        if (done := results.outcomes_of(variant))
     }
     subjects, closed = {}, []
     for name, source in (sources | results.settings.checkpoints).items():
         try:
-            subjects[name] = analyses.subject(source)
+            subjects[name] = analyses.load_subject(source)
         except _UNAVAILABLE as error:
             closed.append(f"{name}: {error}")
     for kind in results.settings.figures if subjects else []:
-        found: dict[str, analyses.Plot] = {}
+        plots: dict[str, analyses.Plot] = {}
         missing: dict[str, list[str]] = {}
         for name, subject in subjects.items():
             try:
-                found[name] = analyses.draw(subject, kind)
+                plots[name] = analyses.draw(subject, kind)
             except _UNAVAILABLE as error:
                 reason = str(error).split("; floater plot shows")[0].removeprefix(f"{subject.name} ")
                 missing.setdefault(reason, []).append(name)
         without = [f"{', '.join(names)}: {reason}" for reason, names in missing.items()]
-        yield section(kind, found, closed + without)
+        yield section(kind, plots, closed + without)
 
 
-def section(kind: str, found: Mapping[str, analyses.Plot], missing: list[str]) -> Section:
+def section(kind: str, plots: Mapping[str, analyses.Plot], missing: list[str]) -> Section:
     """Return the plots of an analysis side by side, all colour maps on one scale.
 
     Args:
         kind: kind of the analysis, a key of `floater.lab.study.analyses.KINDS`.
-        found: plots by model.
-        missing: why other models have none.
+        plots: plots by model.
+        missing: why other models have no plot, a line for each reason.
     """
-    images = [image for plot in found.values() for axes in plot.figure.axes for image in axes.images]
+    images = [image for plot in plots.values() for axes in plot.figure.axes for image in axes.images]
     limits = [image.get_clim() for image in images]
     for image in images:
         image.set_clim(min(low for low, _ in limits), max(high for _, high in limits))
     panels = []
-    for name, plot in found.items():
+    for name, plot in plots.items():
         width, height = plot.figure.get_size_inches()
         plot.figure.set_size_inches(4.2, 4.2 * height / width)  # text can be read side by side
         for axes in plot.figure.axes:

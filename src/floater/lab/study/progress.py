@@ -15,14 +15,14 @@ _TRAINING = 0.95  # the rest is for scoring
 def entries(run: Path) -> list[dict[str, Any]]:
     """Return the log of a run; empty before its first entry."""
     try:
-        found: list[dict[str, Any]] = json.loads((run / LOG).read_text(encoding="utf-8"))
+        log: list[dict[str, Any]] = json.loads((run / LOG).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):
         return []
-    return found
+    return log
 
 
 def fraction(run: Path) -> float:
-    """Return the fraction of a run that is done, from its steps or epochs; patience may end it earlier."""
+    """Return the finished fraction of a run, by its steps or epochs; early stopping may end it sooner."""
     if (run / RESULT).is_file():
         return _TRAINING
     log = entries(run)

@@ -25,8 +25,8 @@ LOOK = 10.0  # seconds between checks of the machines of the cluster
 class RayLauncher:
     """Launcher of trials as Ray tasks, which Ray schedules within the resources of its machines.
 
-    The cluster is that of the environment variable RAY_ADDRESS, else one that is found on this machine, else
-    a new one of this machine within the budget's cores and memory.
+    The cluster is that of the environment variable RAY_ADDRESS, else one that runs on this machine, else a
+    new one of this machine within the budget's cores and memory.
 
     Args:
         budget: the study's budget.
@@ -69,7 +69,7 @@ class RayLauncher:
         return _Task(self.ray, reference, self.check)
 
     def check(self) -> None:
-        """Check periodically for a machine that is large enough for a trial: Ray would wait forever.
+        """Check periodically that the cluster has a machine for a trial, since Ray would wait forever.
 
         Raises:
             SettingsError: if the cluster has had none for `PATIENCE` seconds.
@@ -96,7 +96,7 @@ class RayLauncher:
 
 
 def _ray() -> Any:
-    """Return the library, some of whose functions have no types."""
+    """Import and return Ray, as `Any`: some of its functions have no types."""
     try:
         import ray
     except ImportError as error:

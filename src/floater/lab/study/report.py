@@ -105,7 +105,7 @@ def page(
 
 
 def _code(text: str) -> Markup:
-    """Return a sentence as HTML: what is between backticks as code."""
+    """Return a sentence as HTML, with text between backticks as code."""
     from markupsafe import Markup, escape
 
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
@@ -113,9 +113,12 @@ def _code(text: str) -> Markup:
 
 def _notes(results: Results) -> Iterator[str]:
     asked = results.settings.short_to_long
-    if asked.given and (share := short_to_long.share_below(asked, results.grid.folder / "data")) is not None:
+    if (
+        asked.enabled
+        and (share := short_to_long.share_below(asked, results.grid.folder / "data")) is not None
+    ):
         yield share
-    if asked.given and not asked.builtin and results.selects:
+    if asked.enabled and not asked.builtin and results.selects:
         yield f"The examples below {asked.cut} tokens are the validation part, which selected checkpoints."
     for name, texts in _signatures(results).items():
         if len(texts) > 1:
@@ -127,35 +130,35 @@ def _notes(results: Results) -> Iterator[str]:
 
 def _signatures(results: Results) -> dict[str, list[str]]:
     """Return the signatures of the scores by metric, several where packages differ between trials."""
-    found: dict[str, list[str]] = {}
+    signatures: dict[str, list[str]] = {}
     for measured in (each for outcome in results.outcomes for each in outcome.measured.values()):
         for name, text in measured.signatures.items():
-            if text not in found.setdefault(name, []):
-                found[name].append(text)
-    return found
+            if text not in signatures.setdefault(name, []):
+                signatures[name].append(text)
+    return signatures
 
 
 def _equations(results: Results) -> list[tuple[str, str, str, str, str]]:
-    known, found = catalogue(), []
+    encodings, equations = catalogue(), []
     for variant in results.grid.variants:
-        if not variant.position:  # a checkpoint's own
+        if not variant.position:  # the task trains a checkpoint
             continue
-        card = known[variant.position].card
-        given = ", ".join(f"{name}={value}" for name, value in variant.options.items())
+        card = encodings[variant.position].card
+        options = ", ".join(f"{name}={value}" for name, value in variant.options.items())
         start = "" if variant.start is None else f", started from {variant.start}"
-        found.append((variant.name, f"{variant.position}({given})", start, card.equation, card.paper))
-    return found
+        equations.append((variant.name, f"{variant.position}({options})", start, card.equation, card.paper))
+    return equations
 
 
 def _versions(results: Results) -> dict[str, list[str]]:
-    """Return the devices and versions of the trials, or of this process without any."""
-    found: dict[str, list[str]] = {}
+    """Return the devices and versions of the trials, or of this process if there is none."""
+    versions: dict[str, list[str]] = {}
     for cost in [outcome.cost for outcome in results.outcomes if outcome.cost] or [software()]:
         machine = {name: cost.get(name) for name in ("device", "threads", "python")}
         for name, value in (machine | cost.get("versions", {}) | {"commit": cost.get("commit")}).items():
-            if value is not None and str(value) not in found.setdefault(name, []):
-                found[name].append(str(value))
-    return found
+            if value is not None and str(value) not in versions.setdefault(name, []):
+                versions[name].append(str(value))
+    return versions
 
 
 def _markdown(results: Results) -> str:

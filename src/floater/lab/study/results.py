@@ -38,10 +38,10 @@ class Column:
     Args:
         test: a test set, or `VALIDATION` for the run's own scores at its end.
         metric: a name of `METRICS`, or of the run's result.
-        low: least length of the examples, and
-        high: the length that they are below; None for no bound. Both None: all examples.
-        rises: whether a higher score is better, of a metric that is none of `METRICS`; by default judged by
-            its name.
+        low: least length of the examples; None, with `high`, for all examples.
+        high: exclusive upper bound of the length; None for no bound.
+        rises: whether a higher score is better, for a metric that is not in `METRICS`; by default its name
+            decides.
     """
 
     test: str
@@ -94,7 +94,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a trial: its status, its cost and its measurements."""
+    """Result of a trial.
+
+    Args:
+        trial: the trial.
+        status: "finished", "failed", or "open" for one that has not ended.
+        error: message of the error of a failed trial.
+        cost: cost of its training, its machine and its software; empty before the end of training.
+        result: the run's own scores at its end.
+        log: entries of the run's log.
+        measured: measurements by test set.
+    """
 
     trial: Trial
     status: Literal["finished", "failed", "open"]
@@ -106,29 +116,29 @@ class Outcome:
 
     @property
     def counts(self) -> bool:
-        """Return whether it has scores: it is finished, or only another test set is missing."""
+        """Return whether the trial has scores: it is finished, or scored on some of the test sets."""
         return self.status == "finished" or bool(self.measured)
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Return the median over the training."""
-        found = [entry["tokens_per_second"] for entry in self.log if "tokens_per_second" in entry]
-        return float(np.median(found)) if found else None
+        """Return the median of the logged training speed; None without an entry."""
+        rates = [entry["tokens_per_second"] for entry in self.log if "tokens_per_second" in entry]
+        return float(np.median(rates)) if rates else None
 
     def count(self, column: Column) -> int | None:
-        """Return the number of its examples in a column; None where that is not known."""
-        found = self.measured.get(column.test)
-        return None if found is None else int(column.chosen(found.lengths).sum())
+        """Return the number of the trial's examples in a column; None for a test set without measurement."""
+        measurement = self.measured.get(column.test)
+        return None if measurement is None else int(column.chosen(measurement.lengths).sum())
 
     def score(self, column: Column) -> float | None:
-        """Return the score, None where the trial has none, as for a bin without an example."""
+        """Return the trial's score in a column; None where it has none, as for a bin without an example."""
         if column.test == VALIDATION:
             chose = f"{_CHOSE}{column.metric}" in self.result
             return self.result.get(column.metric) if chose else None
-        found = self.measured.get(column.test)
-        if found is None or column.metric not in found.metrics:
+        measurement = self.measured.get(column.test)
+        if measurement is None or column.metric not in measurement.metrics:
             return None
-        return found.score(column.metric, column.chosen(found.lengths))
+        return measurement.score(column.metric, column.chosen(measurement.lengths))
 
 
 @dataclass(frozen=True)
@@ -145,6 +155,7 @@ class Value:
 
     @property
     def mean(self) -> float:
+        """Return the mean over the seeds."""
         return float(np.mean(self.scores))
 
     @property
@@ -158,8 +169,8 @@ class Comparison:
     """A variant against another in a column.
 
     Args:
-        variant: name.
-        reference: name of the other.
+        variant: name of the variant.
+        reference: name of the variant that it is compared with.
         column: column of the table.
         difference: difference of the scores, with its p values.
         p: p value corrected for all comparisons of the table; None if no test applies.
@@ -178,15 +189,15 @@ class Results:
 
     Args:
         settings: the study's settings.
-        grid: its trials.
-        outcomes: trial by trial.
+        grid: the study's variants, trials and test sets.
+        outcomes: the outcome of each trial, in the grid's order.
     """
 
     settings: StudySettings
     grid: Grid
     outcomes: list[Outcome]
 
-    def of(self, variant: Variant) -> list[Outcome]:
+    def outcomes_of(self, variant: Variant) -> list[Outcome]:
         """Return the outcomes of a variant's seeds that count."""
         return [o for o in self.outcomes if o.trial.variant.name == variant.name and o.counts]
 
@@ -203,21 +214,25 @@ class Results:
 
     @property
     def selects(self) -> bool:
-        """Return whether the validation had a say in which checkpoints became the model of some trial."""
+        """Return whether validation chose the checkpoint that became the model of some trial."""
         return any(outcome.trial.settings.training.selects for outcome in self.outcomes)
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
-        """Return the metrics of each test set that some trial has, that of the comparisons first."""
-        found: dict[str, dict[str, None]] = {}
+        """Return the measured metrics of each test set, the study's `metric` first."""
+        metrics: dict[str, dict[str, None]] = {}
         for outcome in self.outcomes:
             for test, measured in outcome.measured.items():
-                found.setdefault(test, {}).update(dict.fromkeys(measured.metrics))
+                metrics.setdefault(test, {}).update(dict.fromkeys(measured.metrics))
         first = self.settings.metric
-        return {test: sorted(names, key=lambda name: name != first) for test, names in found.items()}
+        return {test: sorted(names, key=lambda name: name != first) for test, names in metrics.items()}
 
     def columns(self, metric: int | None = 0) -> list[Column]:
-        """Return the columns of the first metric of each test set, or of another; of all for None."""
+        """Return the columns of each test set.
+
+        Args:
+            metric: index of the metric among those of the test set, 0 for the main one; None for all metrics.
+        """
         columns = []
         for test, metrics in self.metrics.items():
             chosen = metrics if metric is None else metrics[metric : metric + 1]
@@ -229,14 +244,14 @@ class Results:
 
     @cached_property
     def validations(self) -> list[Column]:
-        """Return the columns of the metrics that choose checkpoints, several if tasks of GLUE are an axis."""
-        task, found = registry.task(self.settings.task), dict[Column, None]()
+        """Return a column for each metric that chooses checkpoints; tasks of GLUE as an axis have several."""
+        task, columns = registry.task(self.settings.task), dict[Column, None]()
         for outcome in self.outcomes:
             for name in outcome.result:
                 if name.startswith(_CHOSE):
                     rises = task.best(outcome.trial.settings)["greater"]
-                    found[Column(VALIDATION, name.removeprefix(_CHOSE), rises=rises)] = None
-        return [*found]
+                    columns[Column(VALIDATION, name.removeprefix(_CHOSE), rises=rises)] = None
+        return [*columns]
 
     def _bins(self, test: str, metric: str) -> list[tuple[int, int | None]]:
         """Return the bins of a test set, without those that only test sets with longer windows reach."""
@@ -248,15 +263,17 @@ class Results:
         return bins if len(bins) > 1 else []
 
     def value(self, variant: Variant, column: Column) -> Value | None:
-        """Return the scores of all seeds; None where no seed has one."""
-        scored = [o for o in self.of(variant) if column.test == VALIDATION or column.test in o.measured]
+        """Return the scores of a variant's seeds in a column; None if no seed has one."""
+        scored = [
+            o for o in self.outcomes_of(variant) if column.test == VALIDATION or column.test in o.measured
+        ]
         scores = [score for o in scored if (score := o.score(column)) is not None]
         return Value(scores, len(scored)) if scores else None
 
     def best(self, column: Column) -> list[Variant]:
-        """Return the variants of the best mean: several if tied, none if all are.
+        """Return the variants with the best mean in a column, several if tied.
 
-        There is none either where variants answer other questions than each other.
+        The list is empty if all variants are tied, or if their scores are not comparable.
         """
         means = {
             variant.name: value.mean
@@ -272,43 +289,46 @@ class Results:
         return [variant for variant in self.grid.variants if means.get(variant.name) == top]
 
     def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
-        """Return whether the scores of two variants are of the same questions, and computed in the same way.
+        """Return whether the scores of two variants answer the same questions and are computed alike.
 
-        The task decides the first, the signatures of the scores the second.
+        The task decides whether the questions are the same, the signatures of the scores whether the
+        computation is.
         """
         same = self._question(variant, column) == self._question(other, column)
         return bool(same) and len(self.signatures(column, variant, other)) < 2
 
     def signatures(self, column: Column, *variants: Variant) -> set[str]:
-        """Return the signatures by which scores of variants were computed; none where a score has none."""
+        """Return the different signatures of the variants' scores in a column; empty for a score without."""
         metric = METRICS[column.metric].of or column.metric if column.metric in METRICS else column.metric
-        measured = (found for each in variants for found in self._measured(each, column))
-        return {found.signatures[metric] for found in measured if metric in found.signatures}
+        measured = (measurement for each in variants for measurement in self._measured(each, column))
+        return {
+            measurement.signatures[metric] for measurement in measured if metric in measurement.signatures
+        }
 
     def _question(self, variant: Variant, column: Column) -> Any:
-        """Return what decides what the scores of a variant are of; None if its settings are not known."""
-        settings = next((outcome.trial.settings for outcome in self.of(variant)), None)
+        """Return the task's key of the questions that a variant's scores answer; None without an outcome."""
+        settings = next((outcome.trial.settings for outcome in self.outcomes_of(variant)), None)
         if settings is None:
             return None
         test = None if column.test == VALIDATION else self.grid.tests[column.test]
         return registry.task(self.settings.task).question(settings, column.metric, test)
 
     def count(self, column: Column) -> int | None:
-        """Return the number of examples of a column; None where that is not known."""
+        """Return the number of examples of a column; None if no trial is measured on its test set."""
         return next((n for o in self.outcomes if (n := o.count(column)) is not None), None)
 
     @cached_property
     def pairs(self) -> list[tuple[Variant, Variant]]:
         """Return the pairs of variants to compare: each with the baseline, and those of the settings."""
-        known, base = {variant.name: variant for variant in self.grid.variants}, self.baseline
-        named = [(known[ours], known[theirs]) for ours, theirs in self.settings.comparisons]
-        others = [] if base is None else [(each, base) for each in known.values() if each is not base]
+        variants, base = {variant.name: variant for variant in self.grid.variants}, self.baseline
+        named = [(variants[ours], variants[theirs]) for ours, theirs in self.settings.comparisons]
+        others = [] if base is None else [(each, base) for each in variants.values() if each is not base]
         return others + [(ours, theirs) for ours, theirs in named if theirs is not base]
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Compare all pairs, in the columns of the first metric of each test set."""
-        found: list[tuple[str, str, Column, Difference]] = []
+        """Return the comparisons of all pairs, in the columns of the first metric of each test set."""
+        differences: list[tuple[str, str, Column, Difference]] = []
         for column in self.columns():
             drawn: dict[str, Array | None] = {}
             for variant, reference in self.pairs:
@@ -329,16 +349,18 @@ class Results:
                 seeds = self._seeds_p(variant, reference, column)
                 if sentences is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
                     seeds = None
-                found.append((variant.name, reference.name, column, Difference(difference, sentences, seeds)))
-        # One seed where others have several shows no variance between seeds, which is half of the question.
+                differences.append(
+                    (variant.name, reference.name, column, Difference(difference, sentences, seeds))
+                )
+        # a variant of one seed, beside others of several, shows no variance between seeds: it is not tested
         alone = all(len(variant.seeds) == 1 for variant in self.grid.variants)
         tested = {
             i: each.p
-            for i, (*_, each) in enumerate(found)
+            for i, (*_, each) in enumerate(differences)
             if each.p is not None and (alone or each.p_seeds is not None)
         }
         corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-        return [Comparison(*each, corrected.get(i)) for i, each in enumerate(found)]
+        return [Comparison(*each, corrected.get(i)) for i, each in enumerate(differences)]
 
     @cached_property
     def samples(self) -> int:
@@ -349,16 +371,18 @@ class Results:
     def against_baseline(self) -> list[Comparison]:
         """Return the comparisons with the baseline."""
         return [
-            found for found in self.comparisons if self.baseline and found.reference == self.baseline.name
+            comparison
+            for comparison in self.comparisons
+            if self.baseline and comparison.reference == self.baseline.name
         ]
 
     def compared(self, variant: Variant, column: Column) -> Comparison | None:
         """Return the comparison of a variant with the baseline in a column, if there is one."""
-        place = variant.name, column
-        return next((c for c in self.against_baseline() if (c.variant, c.column) == place), None)
+        key = variant.name, column
+        return next((c for c in self.against_baseline() if (c.variant, c.column) == key), None)
 
     def conclusion(self, comparison: Comparison) -> Conclusion:
-        """Return whether a difference is statistically significant, and its direction."""
+        """Return the conclusion of a comparison: the direction of a significant difference, or why none."""
         if comparison.p is None:
             return "not tested"
         if comparison.p >= self.settings.level or not comparison.difference.mean:
@@ -366,9 +390,9 @@ class Results:
         return "better" if (comparison.difference.mean > 0) == comparison.column.greater else "worse"
 
     def _seeds_p(self, variant: Variant, reference: Variant, column: Column) -> float | None:
-        """Return p over seeds: paired where each trial of one variant starts from one of the other."""
+        """Return the p value over seeds, paired if each trial of one variant starts from one of the other."""
         ours, theirs = (
-            {o.trial.seed: score for o in self.of(each) if (score := o.score(column)) is not None}
+            {o.trial.seed: score for o in self.outcomes_of(each) if (score := o.score(column)) is not None}
             for each in (variant, reference)
         )
         if follows(variant, reference) and ours.keys() == theirs.keys():
@@ -377,7 +401,9 @@ class Results:
 
     def _measured(self, variant: Variant, column: Column) -> list[Measurement]:
         """Return the measurements of the variant's seeds that have a score in a column."""
-        there = [o for o in self.of(variant) if column.test in o.measured and o.score(column) is not None]
+        there = [
+            o for o in self.outcomes_of(variant) if column.test in o.measured and o.score(column) is not None
+        ]
         return [outcome.measured[column.test] for outcome in there]
 
     def _paired(self, variant: Variant, reference: Variant, column: Column) -> bool:
@@ -386,7 +412,7 @@ class Results:
         The examples of a language model's text differ between models that divide it differently.
         """
         measured = [self._measured(each, column) for each in (variant, reference)]
-        lengths = [found.lengths for each in measured for found in each]
+        lengths = [measurement.lengths for each in measured for measurement in each]
         return all(measured) and all(np.array_equal(lengths[0], other) for other in lengths[1:])
 
     def _resampled(self, variant: Variant, column: Column) -> Array | None:
@@ -409,28 +435,30 @@ def gather(settings: StudySettings, grid: Grid) -> Results:
         SettingsError: if no test set has the metric of the settings.
     """
     results = Results(settings, grid, [_outcome(trial, grid) for trial in grid.trials])
-    known = {name for metrics in results.metrics.values() for name in metrics}
-    if known and settings.metric is not None and settings.metric not in known:
-        raise SettingsError(f"metric is {settings.metric!r}; the test sets have: {', '.join(sorted(known))}")
+    available = {name for metrics in results.metrics.values() for name in metrics}
+    if available and settings.metric is not None and settings.metric not in available:
+        raise SettingsError(
+            f"metric is {settings.metric!r}; the test sets have: {', '.join(sorted(available))}"
+        )
     return results
 
 
 def _outcome(trial: Trial, grid: Grid) -> Outcome:
-    found = Outcome(trial, "open", log=entries(trial.run))
+    outcome = Outcome(trial, "open", log=entries(trial.run))
     if is_trained(trial.run):
-        tests = [test for test, given in grid.tests.items() if is_measured(trial.run, test, given)]
-        found = replace(
-            found,
+        tests = [test for test, arguments in grid.tests.items() if is_measured(trial.run, test, arguments)]
+        outcome = replace(
+            outcome,
             status="finished" if len(tests) == len(grid.tests) else "open",
             cost=_json(trial.run / COST),
             result=_json(trial.run / RESULT),
             measured={test: read(trial.run, test) for test in tests},
         )
-    if found.status == "open" and trial.error.is_file():
-        return replace(found, status="failed", error=last_error(trial))
-    return found
+    if outcome.status == "open" and trial.error.is_file():
+        return replace(outcome, status="failed", error=last_error(trial))
+    return outcome
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return record

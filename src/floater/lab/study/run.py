@@ -10,7 +10,7 @@ from floater.errors import DataError
 from floater.lab.settings import dump
 from floater.lab.study import glue_table
 from floater.lab.study.grid import grid
-from floater.lab.study.launch import launcher, run_trials
+from floater.lab.study.launch import choose_launcher, run_trials
 from floater.lab.study.report import write_report
 from floater.lab.study.results import Results, gather
 from floater.lab.study.settings import StudySettings
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
     """Run the unfinished trials of a study, and write its tables and its report.
 
-    A study that was killed and started again ends with the tables of one that was not: finished trials are
-    kept, others resume from their last checkpoint. No trial runs before all are checked.
+    A study that was killed and started again ends with the tables of an uninterrupted one: finished trials
+    are kept, others resume from their last checkpoint. No trial runs before all are checked.
 
     Args:
         settings: the study's settings.
-        origin: their source, for messages and for the command that the report names.
+        origin: source of the settings, for messages and for the command that the report names.
         train: whether to run trials; otherwise the report has the results so far, even while trials run.
 
     Returns:
@@ -53,12 +53,13 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         folder.mkdir(parents=True, exist_ok=True)
         trials = grid(settings, origin, train=train)
         if train:
-            place = settings.launcher, settings.budget, folder, settings.slurm
-            where = launcher(*place) if trials.trials else None
+            launcher = None
+            if trials.trials:
+                launcher = choose_launcher(settings.launcher, settings.budget, folder, settings.slurm)
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
-            if where is not None:
+            if launcher is not None:
                 trials.write(settings.budget.threads)
-                run_trials(trials, where)
+                run_trials(trials, launcher)
         results = gather(settings, trials)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]

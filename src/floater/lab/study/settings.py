@@ -30,13 +30,13 @@ class ShortToLong:
         test_target: their translations.
         skip: number of first lines of a file to skip, by its name, such as a canary line.
         dataset: name of a Hugging Face data set with a "translation" column, instead of files.
-        dataset_config: its configuration, as in "de-en".
+        dataset_config: configuration of that data set, as in "de-en".
         builtin: training pairs of the built-in corpus, instead of files.
-        builtin_test: its pairs in each bin, and its validation pairs.
-        builtin_mean: mean source length of its short pairs.
+        builtin_test: number of its test pairs in each bin of length, and of its validation pairs.
+        builtin_mean: mean source length of its short pairs, in tokens.
         cut: sentences of fewer words and punctuation marks train.
         valid: share of the short pairs that is held out for validation, and tested as the first bin.
-        seed: seed of that choice, or of the built-in corpus.
+        seed: seed of the choice of validation pairs, or of the built-in corpus.
         token: regular expression of the units of a length, words and punctuation marks; by default that of
             the built-in corpus.
         unique: exclude pairs whose source occurred before.
@@ -67,13 +67,13 @@ class ShortToLong:
         for side, other in (("source", "target"), ("test_source", "test_target")):
             if len(getattr(self, side)) != len(getattr(self, other)):
                 raise ValueError(f"{side} and {other} must have as many files")
-        for needed, given, names in (
+        for needed, present, names in (
             ("source or dataset", self.source or self.dataset, ("test_source", "test_target", "skip")),
             ("dataset", self.dataset, ("dataset_config",)),
             ("builtin", self.builtin, ("builtin_test", "builtin_mean")),
-            ("source, dataset or builtin", self.given, ("cut", "valid", "seed", "token", "unique")),
+            ("source, dataset or builtin", self.enabled, ("cut", "valid", "seed", "token", "unique")),
         ):
-            if not given and (idle := self._changed(names)):
+            if not present and (idle := self._changed(names)):
                 raise ValueError(f"{idle} needs {needed}")
         if self.builtin and (idle := self._changed(("cut", "token", "valid", "unique"))):
             raise ValueError(
@@ -91,14 +91,16 @@ class ShortToLong:
             raise ValueError(f"skip names {min(unknown)}, which is none of the files")
 
     def _changed(self, names: Sequence[str]) -> str | None:
-        """Return the first of these settings that is not its default."""
+        """Return the first of the named settings that differs from its default; None if none does."""
         # of a dataclass, plain defaults are the attributes of the class; the others are empty here
-        now, plain = ({name: getattr(of, name, None) or None for name in names} for of in (self, type(self)))
-        return next((name for name in names if now[name] != plain[name]), None)
+        values, defaults = (
+            {name: getattr(owner, name, None) or None for name in names} for owner in (self, type(self))
+        )
+        return next((name for name in names if values[name] != defaults[name]), None)
 
     @property
-    def given(self) -> bool:
-        """Return whether there is a cut at all."""
+    def enabled(self) -> bool:
+        """Return whether the settings name a source of pairs, so that the study cuts its data."""
         return bool(self.source or self.dataset or self.builtin)
 
 
@@ -144,10 +146,10 @@ class StudySettings:
             backticks are set as code.
         task: a task of `floater train`.
         settings: settings that all trials share, as for `floater train`.
-        models: the position models by a short name: `position` (by default the name itself) and other
-            settings of `model`, such as position_options or max_length; `settings`, changes of the common
-            ones; `seeds`, instead of those of the study; `start`, the name of a variant above, whose finished
-            trial of the same seed is the warm start.
+        models: the position models by a short name. Each sets `position` (by default the name itself) and
+            other settings of `model`, such as position_options or max_length; `settings`, changes of the
+            common ones; `seeds`, instead of those of the study; `start`, the name of a variant above, whose
+            finished trial of the same seed is the warm start.
         excluded: position models that are not run, each with the reason, for the report.
         blocks: values of the option `blocks` of position encodings that have it, one variant each: "input",
             "all". Empty leaves their default. A model that sets the option itself has one variant.
@@ -162,8 +164,8 @@ class StudySettings:
             reference, and options. A test set named "lengths" is shown by its bins only, without a name.
         metric: the metric of the test sets by which the variants are compared, as in "chrf"; null for the
             main metric of the task.
-        bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. Of a
-            causal language model they are those of the tokens read before. A bin that only other test
+        bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. For a
+            causal language model they bound the number of tokens read before. A bin that only other test
             sets reach is not shown.
         short_to_long: train on short sentences and test on long ones; provides the data and a test set
             "lengths".
@@ -240,20 +242,20 @@ class StudySettings:
                 raise ValueError(f"comparisons has {pair}; it must be a list of pairs of different variants")
         if self.bins and not all(low < high for low, high in pairwise([0, *self.bins])):
             raise ValueError(f"bins are {self.bins}; they must be positive and growing")
-        if self.short_to_long.given and self.task != "translation":
+        if self.short_to_long.enabled and self.task != "translation":
             raise ValueError(f"short_to_long cuts translation data; the task is {self.task!r}")
-        if self.short_to_long.given and not self.bins and self.short_to_long.cut not in PAPER_BINS:
+        if self.short_to_long.enabled and not self.bins and self.short_to_long.cut not in PAPER_BINS:
             raise ValueError(
                 f"bins are {PAPER_BINS} by default, without the cut of short_to_long at "
                 f"{self.short_to_long.cut}: give bins that start there, as one would mix lengths"
             )
-        if self.short_to_long.given and "lengths" in self.tests:
+        if self.short_to_long.enabled and "lengths" in self.tests:
             raise ValueError("'lengths' is the test set of short_to_long; name the other one differently")
 
     @property
     def edges(self) -> list[int]:
         """Return the bounds of the bins of length; none for no bins."""
-        return self.bins or (PAPER_BINS if self.short_to_long.given else [])
+        return self.bins or (PAPER_BINS if self.short_to_long.enabled else [])
 
 
 def bounds(edges: Sequence[int]) -> list[tuple[int, int | None]]:

@@ -35,9 +35,9 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
         target: target language.
 
     Returns:
-        "train" and "valid", pairs below the cut, and "lengths", those of "valid" and all longer ones; of the
-        built-in corpus other short pairs instead of "valid". From files also "only tested", the pairs of
-        "lengths" from those that only test.
+        The parts by name: "train" and "valid" are pairs below the cut, "lengths" has those of "valid" (from
+        the built-in corpus other short pairs) and all longer ones. From files there is also "only tested",
+        the pairs of "lengths" that come from `test_source`.
 
     Raises:
         DataError: if a file cannot be read, files are not aligned, or a part is empty; if the built-in corpus
@@ -52,7 +52,7 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
     """
     if settings.builtin:
         try:
-            made = cldr.split(
+            parts = cldr.split(
                 source=source,
                 target=target,
                 train=settings.builtin,
@@ -63,8 +63,8 @@ def cut(settings: ShortToLong, source: str, target: str) -> Parts:
             )
         except ValueError as error:
             raise DataError(f"short_to_long: the built-in corpus: {error}") from None
-        scored = [pair for name, pairs in made.items() if name.startswith("test") for pair in pairs]
-        return {"train": made["train"], "valid": made["valid"], TEST: scored}
+        scored = [pair for name, pairs in parts.items() if name.startswith("test") for pair in pairs]
+        return {"train": parts["train"], "valid": parts["valid"], TEST: scored}
 
     seen: set[str] = set()
     tests = _new(_pairs(settings.test_source, settings.test_target, settings.skip), seen, settings.unique)
@@ -99,7 +99,7 @@ def write(
         folder: folder to which two aligned files are written for each part.
         source: language code, the suffix of the source files.
         target: the suffix of the target files.
-        used: whether a model was trained on the existing data; otherwise they are replaced if they differ.
+        used: whether a model was trained on the existing data; otherwise data that differ are replaced.
         train: whether models will train; otherwise the files that existing data were cut from are not read.
 
     Returns:
@@ -139,17 +139,16 @@ def write(
 
 
 def share_below(settings: ShortToLong, folder: Path) -> str | None:
-    """Describe the share of the pairs below the cut and the paper's share; None for the built-in corpus.
+    """Describe the share of the pairs below the cut, and the paper's share, in a sentence for the report.
 
-    The files that only test are excluded: of them the data have the long pairs alone. None if the number of
-    these was not written down.
+    The files that only test are excluded, since the data have only their long pairs.
 
     Args:
         settings: settings of the split.
         folder: the folder that `write` wrote to.
 
     Returns:
-        A sentence for the report: 98.6 % in section 4.3, of the training sentences of WMT14.
+        The sentence; None for the built-in corpus, or if the folder has no counts.
     """
     done = folder / _DONE
     counts = json.loads(done.read_text(encoding="utf-8")).get("pairs") if done.is_file() else None

@@ -10,10 +10,10 @@ import numpy as np
 from floater.lab.tasks.measurement import Array
 
 SEED = 12345
-"""That of sacrebleu's resampling."""
+"""Seed of the resampling, the same as sacrebleu's."""
 _CHUNK = 50
 _EQUAL = 1e-9
-"""Distance of differences that are equal but for rounding."""
+"""Largest distance of two differences that are equal up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Difference:
     """The difference of two variants in a score, with its p values.
 
     Args:
-        mean: difference of the means over seeds, ours less theirs.
+        mean: difference of the means over seeds, the variant's minus the reference's.
         p_examples: p value of the paired bootstrap over examples; None where there are no examples.
         p_seeds: p value of a t-test over seeds: Welch's, or the paired one if one variant started from the
             other; None with fewer than two seeds on a side.
@@ -33,7 +33,7 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """Return the larger of the two p values, as both nulls must be rejected; None where neither is known.
+        """Return the larger of the two p values, as both nulls must be rejected; None where there is neither.
 
         Example:
             >>> Difference(1.0, p_examples=0.001, p_seeds=0.2).p, Difference(1.0, 0.01, None).p
@@ -84,9 +84,9 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     Args:
         ours: resampled scores of a variant, from `resampled`; a sample whose score is NaN counts against a
             difference.
-        theirs: those of the other.
+        theirs: resampled scores of the variant that it is compared with.
         difference: difference of the scores on the test set itself.
-        examples: number of its examples, n.
+        examples: number of examples of the test set, n.
 
     Example:
         >>> scores = np.array([2.0, 3.0, 4.0]), np.array([1.0, 1.0, 1.0])

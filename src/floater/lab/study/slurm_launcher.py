@@ -22,7 +22,7 @@ from floater.lab.study.trial_process import TrialProcess
 from floater.lab.training.files import write_whole
 
 JOBS = "slurm"
-"""Directory of the jobs' files in that of the study, with one in it for each start of the study."""
+"""Directory of the jobs' files in the study's folder; each start of the study adds a directory to it."""
 _LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
 
 
@@ -56,8 +56,8 @@ class SlurmLauncher:
             jobs = self.folder / JOBS
             jobs.mkdir(parents=True, exist_ok=True)
             # submitit unpickles results: a new directory has none that somebody else wrote
-            place = tempfile.mkdtemp(prefix="jobs-", dir=jobs)
-            self.executor = submitit.AutoExecutor(place, cluster, slurm_max_num_timeout=10**6)
+            directory = tempfile.mkdtemp(prefix="jobs-", dir=jobs)
+            self.executor = submitit.AutoExecutor(directory, cluster, slurm_max_num_timeout=10**6)
             self.executor.update_parameters(**defaults | dict(options))
         except (RuntimeError, ValueError, AssertionError, NameError, TypeError) as error:
             raise SettingsError(f"launcher is 'slurm': {first_line(error)}") from error
@@ -71,7 +71,7 @@ class SlurmLauncher:
 
 
 class _Work:
-    """Body of a job: runs a trial, and ends it with a checkpoint when SLURM times it out or preempts it."""
+    """Body of a job, which runs a trial and ends it with a checkpoint at the time limit or a preemption."""
 
     def __init__(self, trial: Trial, budget: Budget, directory: str) -> None:
         self.trial, self.budget, self.directory = trial, budget, directory
@@ -82,7 +82,7 @@ class _Work:
         return self.process.wait()
 
     def checkpoint(self) -> Any:
-        """Return the submission that submitit queues again."""
+        """End the trial with a checkpoint, and return the submission that submitit queues again."""
         if self.process is not None:
             self.process.end()
         return _submitit().helpers.DelayedSubmission(_Work(self.trial, self.budget, self.directory))
@@ -109,12 +109,12 @@ class _Job:
             return 1
 
     def interrupt(self) -> None:
-        """Cancel it; SLURM sends SIGTERM to all its processes first, so the training writes a checkpoint."""
+        """Cancel the job; SLURM first sends SIGTERM to its processes, so the training writes a checkpoint."""
         with suppress(OSError):
             self.job.cancel(check=False)
 
     def stop(self) -> None:
-        """Leave the rest to SLURM, which kills the processes of a cancelled job."""
+        """Do nothing: SLURM kills the processes of a cancelled job."""
 
 
 def _submitit() -> Any:

@@ -18,7 +18,7 @@ _DIGITS, _FINE = 1, 4
 def slim(svg: str) -> str:
     """Return an SVG of matplotlib with fewer bytes.
 
-    Coordinates keep one decimal, of points; fonts are those of the page; images are WebP without a loss.
+    Coordinates keep one decimal, in points; fonts are those of the page; images become lossless WebP.
 
     Args:
         svg: an element `svg`.
@@ -61,8 +61,8 @@ def _rounded(text: str) -> str:
     return _NUMBER.sub(lambda match: f"{round(float(match[0]), digits) + 0.0:.7g}", text)
 
 
-def _style(given: str) -> str:
-    return re.sub(r"([:;]) +", r"\1", given).replace(';"', '"')
+def _style(declarations: str) -> str:
+    return re.sub(r"([:;]) +", r"\1", declarations).replace(';"', '"')
 
 
 def _path(commands: str) -> str:
@@ -76,5 +76,5 @@ def _smaller(encoded: str) -> str:
     raw = base64.b64decode(encoded)
     file = io.BytesIO()
     Image.open(io.BytesIO(raw)).save(file, format="WEBP", lossless=True, quality=100, method=6)
-    kind, found = min(("png", raw), ("webp", file.getvalue()), key=lambda pair: len(pair[1]))
-    return f"data:image/{kind};base64,{base64.b64encode(found).decode()}"
+    kind, smallest = min(("png", raw), ("webp", file.getvalue()), key=lambda pair: len(pair[1]))
+    return f"data:image/{kind};base64,{base64.b64encode(smallest).decode()}"

@@ -27,7 +27,7 @@ class Cell:
 
     Args:
         text: displayed text.
-        kind: kind of its content: "better", "worse", "best", "failed", or nothing.
+        kind: classes of its style, separated by spaces, of "better", "worse", "best" and "failed".
     """
 
     text: str
@@ -39,15 +39,15 @@ class Table:
     """A table.
 
     Args:
-        head: names of the columns; the first is that of the rows.
-        rows: lists of cells, one per column.
+        head: names of the columns; the first column names the rows.
+        rows: the rows, each with a cell per column.
     """
 
     head: list[str]
     rows: list[list[Cell]]
 
     def markdown(self) -> str:
-        """Return it as Markdown; numbers are aligned right.
+        """Return the table as Markdown; numbers are aligned right.
 
         Example:
             >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).markdown(), end="")
@@ -61,7 +61,7 @@ class Table:
         return "\n".join(bars) + "\n"
 
     def text(self) -> str:
-        """Return it as aligned text; numbers are aligned right.
+        """Return the table as aligned text; numbers are aligned right.
 
         Example:
             >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).text())
@@ -75,25 +75,25 @@ class Table:
         )
 
     def csv(self) -> str:
-        """Return it as CSV."""
+        """Return the table as CSV."""
         return as_csv([self.head, *([cell.text for cell in row] for row in self.rows)])
 
 
 def as_csv(lines: Iterable[Iterable[object]]) -> str:
-    """Return lines of values as CSV; None is empty."""
+    """Return lines of values as CSV; None becomes an empty value."""
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows(["" if v is None else v for v in line] for line in lines)
     return file.getvalue()
 
 
 def scores(results: Results) -> Table:
-    """Return a line for each variant: parameters, scores with their spreads, cost."""
+    """Return the table of all variants, one per row: scores with their spreads, parameters, cost."""
     columns = results.columns()
     best = {column: results.best(column) for column in columns}
     table = []
     for variant in results.grid.variants:
-        of = [o for o in results.outcomes if o.trial.variant.name == variant.name]
-        done = results.of(variant)
+        outcomes = [o for o in results.outcomes if o.trial.variant.name == variant.name]
+        done = results.outcomes_of(variant)
         first = done[0].cost if done else {}
         line = [
             Cell(variant.name),
@@ -101,8 +101,8 @@ def scores(results: Results) -> Table:
             Cell(_number(first.get("position_parameters"))),
             Cell(_number(first.get("parameters"))),
             Cell(
-                f"{sum(o.status == 'finished' for o in of)}/{len(variant.seeds)}",
-                "failed" * any(o.status == "failed" for o in of),
+                f"{sum(o.status == 'finished' for o in outcomes)}/{len(variant.seeds)}",
+                "failed" * any(o.status == "failed" for o in outcomes),
             ),
             *(Cell(_spent(results, variant, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
         ]
@@ -112,9 +112,9 @@ def scores(results: Results) -> Table:
 
 
 def others(results: Results) -> dict[str, Table]:
-    """Return a table for each metric besides the first of each test set, by its name for readers."""
+    """Return a table for each metric besides the first of each test set, by the metric's label."""
     columns = [column for column in results.columns(None) if column not in results.columns()]
-    found = {}
+    tables = {}
     for label in dict.fromkeys(column.metric_label for column in columns):
         chosen = [column for column in columns if column.metric_label == label]
         best = {column: results.best(column) for column in chosen}
@@ -126,43 +126,43 @@ def others(results: Results) -> dict[str, Table]:
             for variant in results.grid.variants
         ]
         head = [column.label.removeprefix(label).strip() or label for column in chosen]
-        found[label] = Table(["model", *head], rows)
-    return found
+        tables[label] = Table(["model", *head], rows)
+    return tables
 
 
 def answer(results: Results) -> Table:
-    """Return the differences of the settings' comparisons: a line for each pair, a column for each score."""
+    """Return the table of the settings' comparisons: a row for each pair, a column for each score."""
     columns, rows = results.columns(), []
     for ours, theirs in results.settings.comparisons:
         there = {c.column: c for c in results.comparisons if (c.variant, c.reference) == (ours, theirs)}
         cells = [Cell(f"{ours} − {theirs}")]
         for column in columns:
-            found = there.get(column)
-            conclusion = results.conclusion(found) if found else "not tested"
-            text = f"{signed(found)} {MARKS[conclusion]}".strip() if found else EMPTY
+            comparison = there.get(column)
+            conclusion = results.conclusion(comparison) if comparison else "not tested"
+            text = f"{signed(comparison)} {MARKS[conclusion]}".strip() if comparison else EMPTY
             cells.append(Cell(text, conclusion if MARKS[conclusion] else ""))
         rows.append(cells)
     return Table(["difference", *(column.label for column in columns)], rows)
 
 
-def signed(found: Comparison) -> str:
+def signed(comparison: Comparison) -> str:
     """Return a difference with its sign."""
-    sign = "−" if math.copysign(1, found.difference.mean) < 0 else "+"
-    return f"{sign}{digits(abs(found.difference.mean), found.column)}"
+    sign = "−" if math.copysign(1, comparison.difference.mean) < 0 else "+"
+    return f"{sign}{digits(abs(comparison.difference.mean), comparison.column)}"
 
 
 def compared(results: Results) -> Table:
-    """Return a line for each comparison, with its p values."""
+    """Return the table of all comparisons, one per row, with their p values."""
     rows = []
-    for found in results.comparisons:
-        ps = [found.difference.p_examples, found.difference.p_seeds, found.p]
-        conclusion = results.conclusion(found)
+    for comparison in results.comparisons:
+        ps = [comparison.difference.p_examples, comparison.difference.p_seeds, comparison.p]
+        conclusion = results.conclusion(comparison)
         rows.append(
             [
-                Cell(found.variant),
-                Cell(found.reference),
-                Cell(found.column.label),
-                Cell(signed(found)),
+                Cell(comparison.variant),
+                Cell(comparison.reference),
+                Cell(comparison.column.label),
+                Cell(signed(comparison)),
                 *(Cell(_probability(p)) for p in ps),
                 Cell(conclusion, conclusion if MARKS[conclusion] else ""),
             ]
@@ -181,7 +181,7 @@ def compared(results: Results) -> Table:
 
 
 def trials(results: Results) -> Table:
-    """Return a line for each trial: how it ended and what it scored."""
+    """Return the table of all trials, one per row, with their status, scores and cost."""
     columns = results.columns()
     rows = []
     for outcome in results.outcomes:
@@ -208,48 +208,55 @@ def trials(results: Results) -> Table:
 
 
 def records(results: Results) -> list[dict[str, Any]]:
-    """Return the records of `floater study --json`: the scores of each variant and column of the table.
+    """Return the records of `floater study --json`, one for each variant and column of the table.
 
-    The column is a test set, a metric and, for a bin of lengths, its bounds; scores are unrounded.
+    A column is a test set, a metric and, for a bin of lengths, its bounds; scores are unrounded.
     """
-    found = []
+    records = []
     for variant in results.grid.variants:
         for column in results.columns(None):
             value, compared = results.value(variant, column), results.compared(variant, column)
-            place = {"test": column.test, "metric": column.metric, "low": column.low, "high": column.high}
+            key = {"test": column.test, "metric": column.metric, "low": column.low, "high": column.high}
             scores = {"mean": value.mean, "std": value.spread, "scores": value.scores} if value else {}
             tested = {"p": compared.p, "conclusion": results.conclusion(compared)} if compared else {}
-            found.append({"variant": variant.name} | place | scores | tested)
-    return found
+            records.append({"variant": variant.name} | key | scores | tested)
+    return records
 
 
 def scores_csv(results: Results) -> str:
-    """Return every score of every trial that has some, one line each, unrounded."""
+    """Return all scores of all trials as CSV, one per line and unrounded."""
     head = ["model", "seed", "test", "metric", "low", "high", "examples", "score"]
     lines: list[list[object]] = [[*head]]
     for outcome in results.outcomes:
         if not outcome.counts:
             continue
         for column in results.columns(None):
-            place = [column.test, column.metric, column.low, column.high, outcome.count(column)]
-            lines.append([outcome.trial.variant.name, outcome.trial.seed, *place, outcome.score(column)])
+            key = [column.test, column.metric, column.low, column.high, outcome.count(column)]
+            lines.append([outcome.trial.variant.name, outcome.trial.seed, *key, outcome.score(column)])
     return as_csv(lines)
 
 
 def comparisons_csv(results: Results) -> str:
-    """Write every comparison as CSV: difference, p over examples and over seeds, corrected p, conclusion."""
+    """Return all comparisons as CSV: difference, p over examples and over seeds, corrected p, conclusion."""
     head = ["model", "reference", "test", "metric", "low", "high", "difference"]
     lines: list[list[object]] = [[*head, "p_examples", "p_seeds", "p_corrected", "conclusion"]]
-    for found in results.comparisons:
-        column, difference = found.column, found.difference
-        names = [found.variant, found.reference, column.test, column.metric, column.low, column.high]
-        ps = [difference.mean, difference.p_examples, difference.p_seeds, found.p]
-        lines.append([*names, *ps, results.conclusion(found)])
+    for comparison in results.comparisons:
+        column, difference = comparison.column, comparison.difference
+        names = [
+            comparison.variant,
+            comparison.reference,
+            column.test,
+            column.metric,
+            column.low,
+            column.high,
+        ]
+        ps = [difference.mean, difference.p_examples, difference.p_seeds, comparison.p]
+        lines.append([*names, *ps, results.conclusion(comparison)])
     return as_csv(lines)
 
 
 def spread(value: Value, column: Column) -> str:
-    """Return a mean and its standard deviation over the seeds; and their number if some have no score.
+    """Format a mean and its standard deviation over the seeds, and their number if some have no score.
 
     Example:
         >>> bleu, loss = Column("news", "bleu"), Column("news", "loss")
@@ -267,13 +274,14 @@ def _score(results: Results, variant: Variant, column: Column, best: bool) -> Ce
     value = results.value(variant, column)
     if value is None:
         return Cell(EMPTY)
-    found = results.compared(variant, column)
-    conclusion = results.conclusion(found) if found else "not tested"
+    comparison = results.compared(variant, column)
+    conclusion = results.conclusion(comparison) if comparison else "not tested"
     text = f"{spread(value, column)} {MARKS[conclusion]}".strip()
     return Cell(text, " ".join([*(["best"] if best else []), *([conclusion] if MARKS[conclusion] else [])]))
 
 
 def digits(value: float, column: Column) -> str:
+    """Format a score of a column: percentages with one decimal, other metrics with three."""
     return f"{value:.{1 if column.metric in PERCENT else 3}f}"
 
 
@@ -289,7 +297,9 @@ def _number(value: float | None) -> str:
 
 def _spent(results: Results, variant: Variant, key: str) -> str:
     """Return the median over the seeds; for minutes the minimum, since other work only adds to them."""
-    found = [value for outcome in results.of(variant) if (value := spent(outcome, key)) is not None]
-    if not found:
+    amounts = [
+        value for outcome in results.outcomes_of(variant) if (value := spent(outcome, key)) is not None
+    ]
+    if not amounts:
         return EMPTY
-    return f"{min(found):.1f}" if key == "minutes" else _number(float(np.median(found)))
+    return f"{min(amounts):.1f}" if key == "minutes" else _number(float(np.median(amounts)))

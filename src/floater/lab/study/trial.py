@@ -1,4 +1,4 @@
-"""One trial of a study in a process of its own: train, score, record; `python -m floater.lab.study.trial`."""
+"""Run one trial of a study as `python -m floater.lab.study.trial`: train, score, record."""
 
 from __future__ import annotations
 
@@ -53,9 +53,10 @@ def main(folder: str, name: str) -> int:
 
 
 def attempt(folder: Path, name: str) -> int:
-    """Run a trial to its end; 0, or 1 with the error in `trials/NAME.error`.
+    """Run a trial to its end; if another process still runs it, as after a study was killed, wait for it.
 
-    If another process still runs the trial, as after a study was killed, wait for it.
+    Returns:
+        The exit code: 0, or 1 for a failed trial, whose error is then in `trials/NAME.error`.
     """
     trials = folder / TRIALS
     error = trials / f"{name}.error"
@@ -85,39 +86,39 @@ def run_trial(folder: Path, name: str) -> None:
     run = task.train(settings)
     if not is_trained(run):
         write_json(run / COST, _cost(run))
-    for test, given in plan["tests"].items():
-        if not is_measured(run, test, given):
+    for test, arguments in plan["tests"].items():
+        if not is_measured(run, test, arguments):
             began = time.perf_counter()
             assert task.measure is not None
-            found = task.measure(RunWithSettings(run, settings), **given)
-            _write(run, test, given, found, time.perf_counter() - began)
+            measurement = task.measure(RunWithSettings(run, settings), **arguments)
+            _write(run, test, arguments, measurement, time.perf_counter() - began)
 
 
 def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Return whether a run is trained and scored on all test sets, as they are now."""
-    return is_trained(run) and all(is_measured(run, test, given) for test, given in tests.items())
+    """Return whether a run is trained, and scored on all test sets in their present state."""
+    return is_trained(run) and all(is_measured(run, test, arguments) for test, arguments in tests.items())
 
 
 def is_trained(run: Path) -> bool:
-    """Return whether a run has its final model, and the costs of that model's training."""
+    """Return whether a run has its final model, and a record of the costs of that model's training."""
     if not ((run / MODEL).is_dir() and (run / COST).is_file()):
         return False
     record = json.loads((run / COST).read_text(encoding="utf-8"))
     return changed(record.get("files", {}), _weights(run)) is None
 
 
-def is_measured(run: Path, test: str, given: Mapping[str, Any]) -> bool:
-    """Return whether the run's model is scored on a test set, both as they are now."""
+def is_measured(run: Path, test: str, arguments: Mapping[str, Any]) -> bool:
+    """Return whether the run's present model is scored on the present state of a test set."""
     path = run / MEASURED / f"{test}.json"
     if not path.is_file():
         return False
     record = json.loads(path.read_text(encoding="utf-8"))
-    now = {**given, **_weights(run)}
-    return record["test"] == given and changed(record.get("files", {}), now) is None
+    now = {**arguments, **_weights(run)}
+    return record["test"] == arguments and changed(record.get("files", {}), now) is None
 
 
 def _weights(run: Path) -> dict[str, Any]:
-    """Return the file by which another model in the run's directory is noticed: it was trained for longer."""
+    """Return the file that identifies the run's model: training for longer replaces both."""
     return {f"{MODEL}/{MANIFEST}": str(run / MODEL / MANIFEST)}
 
 
@@ -139,26 +140,28 @@ def read(run: Path, test: str) -> Measurement:
         raise DataError(f"{file} holds no scores that can be read: {first_line(error)}") from error
 
 
-def _write(run: Path, test: str, given: Mapping[str, Any], found: Measurement, seconds: float) -> None:
+def _write(
+    run: Path, test: str, arguments: Mapping[str, Any], measurement: Measurement, seconds: float
+) -> None:
     folder = run / MEASURED
     folder.mkdir(exist_ok=True)
     (folder / f"{test}.json").unlink(missing_ok=True)  # it vouches for the arrays
-    arrays = {f"statistics.{name}": values for name, values in found.statistics.items()}
-    arrays |= {"lengths": found.lengths}
-    arrays |= {"position_nats": found.position_nats, "position_tokens": found.position_tokens}
+    arrays = {f"statistics.{name}": values for name, values in measurement.statistics.items()}
+    arrays |= {"lengths": measurement.lengths}
+    arrays |= {"position_nats": measurement.position_nats, "position_tokens": measurement.position_tokens}
     hidden = folder / f".{test}.npz"
     discard(hidden)
     np.savez_compressed(hidden, allow_pickle=False, **arrays)
     sync(hidden)
     os.replace(hidden, folder / f"{test}.npz")
-    if found.lines:
-        write_whole(folder / f"{test}.txt", "".join(f"{line}\n" for line in found.lines))
+    if measurement.lines:
+        write_whole(folder / f"{test}.txt", "".join(f"{line}\n" for line in measurement.lines))
     record = {
-        "test": given,
-        "files": digests({**given, **_weights(run)}),
-        "metrics": list(found.statistics),
-        "notes": list(found.notes),
-        "signatures": found.signatures,
+        "test": arguments,
+        "files": digests({**arguments, **_weights(run)}),
+        "metrics": list(measurement.statistics),
+        "notes": list(measurement.notes),
+        "signatures": measurement.signatures,
         "seconds": round(seconds, 1),
     }
     write_json(folder / f"{test}.json", record)
@@ -169,12 +172,12 @@ def _cost(run: Path) -> dict[str, Any]:
     import torch
     from safetensors import safe_open
 
-    from floater.lab.study.analyses.subject import position_models, subject
+    from floater.lab.study.analyses.subject import load_subject, position_models
 
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
         shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
     positions = {
-        p for model in position_models(subject(run / MODEL).model).values() for p in model.parameters()
+        p for model in position_models(load_subject(run / MODEL).model).values() for p in model.parameters()
     }
     on_gpu = torch.cuda.is_available()
     return {

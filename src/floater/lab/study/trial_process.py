@@ -1,4 +1,4 @@
-"""A trial of a study in a process of its own."""
+"""A trial of a study in a separate process."""
 
 from __future__ import annotations
 
@@ -49,11 +49,14 @@ class TrialProcess:
             stdout=self.log,
             stderr=self.log,
             cwd=directory,
-            env=os.environ | _own(budget.threads) | dict(environment or {}),
+            env=os.environ | _trial_environment(budget.threads) | dict(environment or {}),
         )
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs; why it had to end is in its error file."""
+        """Return the exit code, or None while the trial runs.
+
+        A trial that exceeds its memory is stopped; the reason of that, or of a signal, is in its error file.
+        """
         code = self.process.poll()
         if code is None:
             try:
@@ -75,29 +78,29 @@ class TrialProcess:
         return code
 
     def wait(self) -> int:
-        """Return its exit code once it has ended."""
+        """Wait for the end of the trial and return its exit code."""
         while (code := self.poll()) is None:
             time.sleep(POLL)
         return code
 
     def interrupt(self) -> None:
-        """Request that it finishes its step and writes a checkpoint."""
+        """Request that the trial finishes its step and writes a checkpoint."""
         self.process.terminate()
 
     def end(self) -> None:
-        """Interrupt it, and stop it if that takes longer than `GRACE`."""
+        """Interrupt the trial, and stop it if it does not end within `GRACE` seconds."""
         self.interrupt()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(GRACE)
         self.stop()
 
     def stop(self) -> None:
-        """Stop it at once."""
+        """Stop the trial at once."""
         self.process.kill()
         self.process.wait()
 
 
-def _own(threads: int) -> dict[str, str]:
-    """Return the environment of a trial alone: its cores, and no bars in its log."""
+def _trial_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a trial: its number of threads, and few progress bars in its log."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     return dict.fromkeys(names, str(threads)) | {"TOKENIZERS_PARALLELISM": "false", "TQDM_MININTERVAL": "30"}

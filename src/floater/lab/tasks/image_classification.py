@@ -146,19 +146,19 @@ class ImageClassification(Task):
     def score(
         self, settings: Any, model: Any, processor: ImageConfig, examples: Encoded, scaled: bool = True
     ) -> Measurement:
-        found = np.zeros(len(examples), dtype=int)
+        predicted = np.zeros(len(examples), dtype=int)
         collate = self.collate(settings, processor, model)
         for indices, result, _ in outputs(
             model, examples, lambda rows: collate(rows) | {"scaled": scaled}, 16384
         ):
-            found[indices] = result.logits.argmax(-1).cpu().numpy()
-        right = found == [row["label"] for row in examples.rows]
+            predicted[indices] = result.logits.argmax(-1).cpu().numpy()
+        right = predicted == [row["label"] for row in examples.rows]
         percent, line = accuracy(right, "images")
         names = dict(processor.id2label or {})
         return Measurement(
             lengths=np.array(examples.lengths),
             statistics={"accuracy": np.stack([right, np.ones(len(right))], axis=1)},
-            lines=[names[index] for index in found.tolist()],
+            lines=[names[index] for index in predicted.tolist()],
             scores={"accuracy": percent},
             report=line,
         )

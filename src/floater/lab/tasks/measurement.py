@@ -33,7 +33,7 @@ class Metric:
         label: name of the score in reports.
         greater: True if a greater score is better, False if a smaller one is, None if neither is.
         score: function from the summed statistics of examples, (k,), to their score.
-        of: name of the metric whose statistics it reads, if it has none of its own.
+        of: name of the metric whose statistics it reads, if it reads those of another metric.
     """
 
     label: str
@@ -100,8 +100,8 @@ class Measurement:
 
         Example:
             >>> lengths, right = np.array([3, 9]), np.array([[1, 4], [3, 4]])
-            >>> found = Measurement(lengths, {"accuracy": right})
-            >>> [found.score("accuracy", lengths > least) for least in (0, 5, 9)]
+            >>> measurement = Measurement(lengths, {"accuracy": right})
+            >>> [measurement.score("accuracy", lengths > least) for least in (0, 5, 9)]
             [50.0, 75.0, None]
         """
         rows = self.statistics[METRICS[metric].of or metric]

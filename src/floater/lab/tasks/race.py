@@ -114,7 +114,7 @@ def encode(
         truncation=True,
         max_length=max_option,
     )
-    ends = [places[-1][1] if places else 0 for places in parts["offset_mapping"]]
+    ends = [offsets[-1][1] if offsets else 0 for offsets in parts["offset_mapping"]]
     stated = [text[:end] for text, end in zip(stated, ends, strict=True)]
     articles = [question.article for question in questions for _ in LETTERS]
     encoded = encode_texts(tokenizer, articles, stated, max_length, "only_first")

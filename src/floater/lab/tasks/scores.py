@@ -31,9 +31,9 @@ def score(
 
     BLEU (Papineni et al. 2002) and chrF (Popović 2015) are those of sacrebleu (Post 2018), on plain text,
     with its default settings for the language (see `bleu_of`); they can be compared between papers if their
-    signatures are equal. Tokenised BLEU is the number that
-    Vaswani et al. (2017), Ott et al. (2018) and Liu et al. (2020) report; see `split_compounds`. It depends
-    on the tokenizer and is for comparison with them only.
+    signatures are equal. Tokenised BLEU is the number that Vaswani et al. (2017), Ott et al. (2018) and Liu
+    et al. (2020) report; see `split_compounds`. It depends on the tokenizer and serves only for comparison
+    with these papers.
 
     Args:
         hypotheses: translations, plain text.
@@ -51,8 +51,8 @@ def score(
         DataError: if there is no sentence, or the numbers of references and hypotheses differ.
 
     Example:
-        >>> found = score(["Die Katze sitzt auf der Matte."] * 2, ["Die Katze sitzt auf der Matte."] * 2)
-        >>> {name: round(value, 1) for name, value in found.scores.items()}
+        >>> lines = ["Die Katze sitzt auf der Matte."] * 2
+        >>> {name: round(value, 1) for name, value in score(lines, lines).scores.items()}
         {'bleu': 100.0, 'chrf': 100.0}
     """
     if len(references) != len(hypotheses):
@@ -140,10 +140,10 @@ def _tokenizer(language: str | None) -> str:
 
 
 def check_language(language: str) -> None:
-    """Refuse a code of a language for which no way to score it is known.
+    """Refuse the code of a language whose translations cannot be scored.
 
     Raises:
-        DataError: if Moses has no rules for it, and it is none of those that are written without spaces.
+        DataError: if Moses has no rules for the language, and it is none that is written without spaces.
     """
     try:
         tokenizer(language)
@@ -152,14 +152,14 @@ def check_language(language: str) -> None:
             raise DataError(str(error)) from None
 
 
-def length_bins(found: Measurement, edges: Sequence[int]) -> list[dict[str, Any]]:
+def length_bins(measurement: Measurement, edges: Sequence[int]) -> list[dict[str, Any]]:
     """Return BLEU and chrF by bins of source length.
 
     The k edges define k + 1 bins, and every sentence is in one of them: lengths below the first edge, from
     each edge up to but excluding the next, and from the last edge on.
 
     Args:
-        found: result of `score`, with lengths in words.
+        measurement: result of `score`, with lengths in words.
         edges: bounds of the bins, positive and strictly increasing.
 
     Returns:
@@ -173,10 +173,10 @@ def length_bins(found: Measurement, edges: Sequence[int]) -> list[dict[str, Any]
         4 to 5 words                1 lines  BLEU 100.00  chrF 100.00
         6 words and more            1 lines  BLEU 100.00  chrF 100.00
     """
-    number = np.searchsorted(edges, found.lengths, side="right")
+    number = np.searchsorted(edges, measurement.lengths, side="right")
     return [
         {"lengths": [low, high and high - 1], "examples": int((number == k).sum())}
-        | {name: found.score(name, number == k) for name in ("bleu", "chrf")}
+        | {name: measurement.score(name, number == k) for name in ("bleu", "chrf")}
         for k, (low, high) in enumerate(zip([0, *edges], [*edges, None], strict=True))
     ]
 
@@ -184,11 +184,11 @@ def length_bins(found: Measurement, edges: Sequence[int]) -> list[dict[str, Any]
 def length_table(bins: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each bin of `length_bins`."""
     lines = []
-    for found in bins:
-        low, high = found["lengths"]
+    for row in bins:
+        low, high = row["lengths"]
         bounds = f"{low} words and more" if high is None else f"{low} to {high} words"
-        scores = f"BLEU {found['bleu']:.2f}  chrF {found['chrf']:.2f}" if found["bleu"] is not None else "-"
-        lines.append(f"{bounds:<22} {found['examples']:>6} lines  {scores}")
+        scores = f"BLEU {row['bleu']:.2f}  chrF {row['chrf']:.2f}" if row["bleu"] is not None else "-"
+        lines.append(f"{bounds:<22} {row['examples']:>6} lines  {scores}")
     return lines
 
 
@@ -226,5 +226,5 @@ def split_compounds(language: str) -> Callable[[str], str]:
 
 def _extract(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> tuple[np.ndarray, str]:
     """Return the statistics of each sentence, (n, k), and the metric's signature."""
-    found = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=float)
-    return found, str(metric.get_signature())
+    statistics = np.array(metric._extract_corpus_statistics(hypotheses, [references]), dtype=float)
+    return statistics, str(metric.get_signature())

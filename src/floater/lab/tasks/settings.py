@@ -48,8 +48,6 @@ class Changes:
         attention_temperature: "log" or "learned" scale of the logits, which grows with the logarithm of the
             number of keys.
         share_layers: true to apply one block as many times as there are layers, as Universal Transformers do.
-        halting: threshold between 0 and 1 at which a token skips further layers; requires share_layers.
-        ponder_cost: weight in the loss of the number of layers that tokens take, with halting.
         tie_word_embeddings: true for one matrix of source, target and output embeddings.
     """
 
@@ -67,8 +65,6 @@ class Changes:
     attention: Literal["softmax", "linear"] | None = None
     attention_temperature: Literal["log", "learned"] | None = None
     share_layers: bool | None = None
-    halting: float | None = None
-    ponder_cost: float | None = None
     tie_word_embeddings: bool | None = None
 
     def __post_init__(self) -> None:
@@ -79,11 +75,11 @@ class Changes:
             if rate is not None and not 0 <= rate < 1:
                 raise ValueError(f"{name} is {rate}; it must be at least 0 and below 1")
 
-    def given(self) -> dict[str, Any]:
+    def non_null(self) -> dict[str, Any]:
         """Return the fields that are not null.
 
         Example:
-            >>> Changes(dropout=0.3).given()
+            >>> Changes(dropout=0.3).non_null()
             {'dropout': 0.3}
         """
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -114,7 +110,10 @@ class Model:
     max_length: int = 1024
     times: dict[str, Any] | None = None
     reading: dict[str, Any] | None = None
-    changes: Changes = field(default_factory=Changes)
+    changes: Changes = field(
+        default_factory=Changes,
+        metadata={"removed": ("halting", "ponder_cost")},  # runs of 0.1 have them
+    )
 
     encoder_decoder: ClassVar[bool] = False
     Config: ClassVar[type[FloaterConfig]] = FloaterConfig
@@ -171,15 +170,15 @@ class Model:
                 f"'{self.position}' has {bound} positions, but {longest}; raise model.max_length"
             )
 
-    def config(self, vocab_size: int = 1, **found: Any) -> Any:
+    def config(self, vocab_size: int = 1, **data_fields: Any) -> Any:
         """Return the Hugging Face configuration, a `Config`, with the fields that a subclass adds.
 
         Args:
             vocab_size: number of tokens in the vocabulary.
-            **found: fields that depend on the training set.
+            **data_fields: fields that depend on the training set.
         """
-        own = [field.name for field in fields(self) if field.name not in Model.__dataclass_fields__]
-        given = {
+        added = [field.name for field in fields(self) if field.name not in Model.__dataclass_fields__]
+        values = {
             "vocab_size": vocab_size,
             "position": self.position,
             "position_options": dict(self.position_options),
@@ -187,10 +186,10 @@ class Model:
             "times": self.times,
             "reading": self.reading,
             "is_encoder_decoder": self.encoder_decoder,
-            **self.changes.given(),
-            **{name: getattr(self, name) for name in own},
+            **self.changes.non_null(),
+            **{name: getattr(self, name) for name in added},
         }
-        return self.Config.preset(self.preset, **given, **found)
+        return self.Config.preset(self.preset, **values, **data_fields)
 
 
 @dataclass(frozen=True)
@@ -225,19 +224,19 @@ class SplitData:
             DataError: if the part is empty.
         """
 
-        def place(example: Any) -> str:
+        def assigned_part(example: Any) -> str:
             digest = hashlib.sha256(f"{self.split_seed}:{example.id}".encode()).digest()
             x = int.from_bytes(digest[:8], "big") / 2**64
             return "valid" if x < self.valid_share else "test" if x < held_out else "train"
 
         held_out = self.valid_share + self.test_share
-        found = [example for example in examples if place(example) == part]
-        if not found:
+        chosen = [example for example in examples if assigned_part(example) == part]
+        if not chosen:
             raise DataError(
                 f"none of the {len(examples):,} examples is for '{part}', with data.valid_share "
                 f"{self.valid_share}, test_share {self.test_share} and split_seed {self.split_seed}"
             )
-        return found
+        return chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,10 +284,11 @@ def files_of(data: Any, *names: str) -> dict[str, Any]:
 
     Args:
         data: settings of the data.
-        *names: names of settings with a path or several, or null; of a `vocabulary`, the tokenizer is read.
+        *names: names of settings whose value is a path, several paths, or null. The file of a `vocabulary` is
+            its tokenizer.
     """
     files = {f"data.{name}": value for name in names if (value := getattr(data, name)) is not None}
-    if (vocabulary := files.get("data.vocabulary")) is not None:  # perhaps of a run that goes on
+    if (vocabulary := files.get("data.vocabulary")) is not None:  # perhaps of a run that is still training
         folder = inside(Path(vocabulary), VOCABULARY, MODEL)
         files["data.vocabulary"] = folder / TOKENIZER_FILE if folder.is_dir() else folder
     return files

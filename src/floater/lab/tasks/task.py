@@ -191,9 +191,10 @@ class Task(ABC):
         return
 
     def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
-        """Return what decides what a score is of; a study compares only scores for which it is equal.
+        """Return a key of the questions that a score answers; a study compares only scores of equal keys.
 
-        By default all settings of the data. Override it to leave out those that only training depends on.
+        By default the key is all settings of the data. Override it to exclude settings that only the training
+        depends on.
 
         Args:
             settings: settings of the run.
@@ -382,13 +383,13 @@ class Task(ABC):
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         """Make the Trainer of a run."""
         settings, train = prepared.settings, prepared.train
-        made: RunTrainer
+        trainer: RunTrainer
 
         def collate(examples: Sequence[Any]) -> dict[str, Any]:
             # no random number of torch: a batch prefetched before a checkpoint is made again after resuming
-            return self.training_collate(prepared, made.sampler.epoch)(examples)
+            return self.training_collate(prepared, trainer.sampler.epoch)(examples)
 
-        made = self.Trainer(
+        trainer = self.Trainer(
             training=settings.training,
             run=run,
             model=prepared.model,
@@ -401,7 +402,7 @@ class Task(ABC):
             compute_loss_func=self.loss(prepared),
             **options,
         )
-        return made
+        return trainer
 
     def settings_of(self, run: RunPath) -> Any:
         """Return the settings of a run, from memory or from its directory.

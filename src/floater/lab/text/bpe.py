@@ -124,10 +124,10 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     ids = [bpe.token_to_id(token) for token in SPECIALS]
     if ids != list(range(len(SPECIALS))):
         raise DataError(f"{file}: not a tokenizer of this task: {', '.join(SPECIALS)} have the ids {ids}")
-    made = wrapped(bpe)
-    if MASK in made.get_added_vocab():
-        made.mask_token = MASK
-    return made
+    tokenizer = wrapped(bpe)
+    if MASK in tokenizer.get_added_vocab():
+        tokenizer.mask_token = MASK
+    return tokenizer
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], **options: Any) -> list[np.ndarray]:

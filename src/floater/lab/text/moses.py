@@ -88,7 +88,7 @@ def _rules(language: str) -> str:
         ValueError: Moses has no rules for the language.
     """
     # sacremoses uses the English rules for an unknown language, without a warning.
-    known = sorted(set(NonbreakingPrefixes().available_langs.values()))
-    if (code := primary(language)) not in known:
-        raise ValueError(f"no Moses rules for language {language!r}; known: {', '.join(known)}")
+    supported = sorted(set(NonbreakingPrefixes().available_langs.values()))
+    if (code := primary(language)) not in supported:
+        raise ValueError(f"no Moses rules for language {language!r}; known: {', '.join(supported)}")
     return code

@@ -85,13 +85,13 @@ class Vocabulary:
             suffix: maximum number of letters at the end of a word in its shape.
         """
         count = Counter(word for sentence in sentences for word in sentence)
-        known = [word for word, times in count.most_common() if times >= min_count]
+        common = [word for word, times in count.most_common() if times >= min_count]
         seen: Counter[str] = Counter()
         for word, times in count.items():
             if times < min_count:
                 seen.update(dict.fromkeys(shapes(word, suffix), times))
         frequent = [shape for shape, times in seen.most_common() if times >= min_count]
-        return cls(known, frequent, sorted({*tags}), sorted({*relations}), suffix)
+        return cls(common, frequent, sorted({*tags}), sorted({*relations}), suffix)
 
     def __len__(self) -> int:
         return 2 + len(self.words) + len(self.shapes)

@@ -87,7 +87,7 @@ def smoothed_loss(smoothing: float) -> LossFunction:
 
 
 def with_auxiliary_loss(loss: LossFunction) -> LossFunction:
-    """Return a loss function that adds the auxiliary loss in a model's outputs: of halting, lengths, orders.
+    """Return a loss function that adds the auxiliary loss in a model's outputs: of lengths and orders.
 
     Args:
         loss: loss function of the outputs and labels.

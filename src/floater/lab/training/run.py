@@ -24,7 +24,7 @@ from floater.lab.training import run_data
 from floater.lab.training.averaging import average
 from floater.lab.training.files import MANIFEST, UNFINISHED, save_whole, sealed, write_whole
 from floater.lab.training.lock import LOCK
-from floater.pretrained.weight_names import by_own_names
+from floater.pretrained.weight_names import rename_weights
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel
 from floater.transformer.reading import Reading, check_reading
@@ -202,7 +202,7 @@ def fill(
     Raises:
         DataError: if names or shapes are not those of the model.
     """
-    weights = by_own_names(model, weights)
+    weights = rename_weights(model, weights)
     known, tied = model.state_dict(), model.all_tied_weights_keys
     for name in {**known, **weights}:
         here, there = (tuple(state[name].shape) if name in state else "absent" for state in (known, weights))

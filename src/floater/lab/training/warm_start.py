@@ -11,7 +11,7 @@ from floater.encodings import options
 from floater.encodings.composed.parts import named
 from floater.errors import DataError
 from floater.lab.training.run import fill
-from floater.pretrained.extending.continuation import continued
+from floater.pretrained.extending.continuation import continue_table
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.cross_position.")
@@ -22,7 +22,6 @@ _COMPUTES = (
     "norm_first",
     "attention",
     "attention_temperature",
-    "halting",
     "share_layers",
 )
 """Config fields, other than shapes and the position model, that change what the weights compute."""
@@ -83,7 +82,7 @@ def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tens
         for prefix in POSITION_PARTS:
             name = name.replace(prefix, f"{prefix}parts.{part}.")
         if ".tables." in name and name in wanted and len(weight) < len(wanted[name]):
-            weight = continued(weight, len(wanted[name]), "flow", special=(0, 0))
+            weight = continue_table(weight, len(wanted[name]), "flow", special=(0, 0))
         found[name] = weight
     return found
 

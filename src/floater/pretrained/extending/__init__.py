@@ -1,7 +1,8 @@
 """Longer contexts for pretrained models."""
 
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.extend import Extension, extend
-from floater.pretrained.extending.installed import position_parameters, training_spans
+from floater.pretrained.extending.extend import extend
+from floater.pretrained.extending.extension import Extension
+from floater.pretrained.extending.install import position_parameters, training_spans
 
 __all__ = ["ExtendError", "Extension", "extend", "position_parameters", "training_spans"]

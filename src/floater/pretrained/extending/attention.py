@@ -14,7 +14,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask,
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.passes import PASS, Pass, checked
+from floater.pretrained.extending.watch import PASS, PassPositions, require_pass
 
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
 """Names of our attention functions in Transformers, by the function that computes ungrouped attention."""
@@ -81,7 +81,7 @@ def attend(
             f"{type(module).__name__} is not extended, but has the attention function of a model that is: "
             "call model.set_attn_implementation('sdpa'), or load the model by from_pretrained"
         )
-    current = checked(kwargs.pop(PASS, None))
+    current = require_pass(kwargs.pop(PASS, None))
     causal = bool(getattr(module, "is_causal", False))
     at, keys = current.query, _slots(current.key, key.shape[2])
     if rule.temperature:
@@ -129,7 +129,7 @@ def _visible(mask: Tensor) -> Tensor:
     return (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)[:, 0]
 
 
-def _seen(current: Pass, mask: Tensor | None, causal: bool) -> Tensor:
+def _seen(current: PassPositions, mask: Tensor | None, causal: bool) -> Tensor:
     """Return the number of keys that each query sees, (batch or 1, T)."""
     if mask is not None:
         return _visible(mask).sum(-1)
@@ -143,9 +143,9 @@ def _span(keys: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
     """Return the largest distance between two keys that a query sees, (batch or 1, T)."""
     if mask is None:
         return (keys.amax(1, keepdim=True) - keys.amin(1, keepdim=True)).expand(-1, at.shape[1])
-    hidden, places = ~_visible(mask), keys[:, None]
+    hidden, pairs = ~_visible(mask), keys[:, None]
     end = torch.iinfo(keys.dtype).max
-    high, low = places.masked_fill(hidden, -1).amax(-1), places.masked_fill(hidden, end).amin(-1)
+    high, low = pairs.masked_fill(hidden, -1).amax(-1), pairs.masked_fill(hidden, end).amin(-1)
     return torch.where(low == end, 0, high - low)
 
 
@@ -272,10 +272,10 @@ def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tenso
     return scores + mask
 
 
-def _rotated(rule: Rule, x: Tensor, places: Tensor) -> Tensor:
+def _rotated(rule: Rule, x: Tensor, shift: Tensor) -> Tensor:
     """Rotate x (batch, heads, T, head_dim) further by numbers of positions (batch or 1, T)."""
     frequencies: Tensor = getattr(rule.rotary, rule.frequencies)
-    angle = (places[:, None, :, None].double() * frequencies.double()).float()
+    angle = (shift[:, None, :, None].double() * frequencies.double()).float()
     sin, cos = angle.sin(), angle.cos()
     width = 2 * len(frequencies)
     turned, rest = x[..., :width].float(), x[..., width:]

@@ -17,7 +17,7 @@ from floater.encodings.spec import StackSpec
 from floater.flow.snapshot import Snapshot
 from floater.positions.tracing import refuse_trace
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.passes import Pass, Watch
+from floater.pretrained.extending.watch import PassPositions, Watch
 
 TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 """Training lengths that are not in configurations: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
@@ -33,7 +33,7 @@ Bias = Callable[[Tensor], Tensor]
 """Function from distances key - query (N,) to biases (N, heads)."""
 
 
-def continued(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Tensor:
+def continued_bias(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Tensor:
     """Return a trained bias, which a flow continues beyond the training length.
 
     Distances below `old` have the trained bias, bit for bit. From there the flow continues its last value:
@@ -52,13 +52,13 @@ def continued(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Tensor:
     near = trained(distances.clamp(1 - old, old - 1))
     if not bool((distances.abs() >= old).any()):
         return near
-    found = flow(torch.cat((ends, distances))).to(near.dtype)
-    last = torch.where((distances > 0)[:, None], found[1], found[0])
-    return torch.where((distances.abs() >= old)[:, None], near + found[2:] - last, near)
+    solved = flow(torch.cat((ends, distances))).to(near.dtype)
+    last = torch.where((distances > 0)[:, None], solved[1], solved[0])
+    return torch.where((distances.abs() >= old)[:, None], near + solved[2:] - last, near)
 
 
 def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
-    return flow.placed(Distances(distances, None, (1, len(distances)))).biases[:, 0]
+    return flow.bias_table(Distances(distances, None, (1, len(distances)))).biases[:, 0]
 
 
 class Solved:
@@ -70,7 +70,7 @@ class Solved:
 
     def __init__(self, flow: Callable[[], FloaterRelative]) -> None:
         self.flow = flow
-        self._kept: tuple[Snapshot, int, Tensor] | None = None
+        self._cache: tuple[Snapshot, int, Tensor] | None = None
 
     def __call__(self, distances: Tensor) -> Tensor:
         """Return the biases (N, heads) at distances (N,)."""
@@ -78,19 +78,19 @@ class Solved:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             return _at(flow, distances)
         low, high = int(distances.min()), int(distances.max())
-        kept = self._kept
-        if kept is not None and not kept[0].matches(flow, distances.device):
-            kept = None
-        if kept is None or low < kept[1] or high >= kept[1] + len(kept[2]):
+        cache = self._cache
+        if cache is not None and not cache[0].matches(flow, distances.device):
+            cache = None
+        if cache is None or low < cache[1] or high >= cache[1] + len(cache[2]):
             ends = min(low, 1 - flow.spec.max_length), max(high, 0)
             with torch.inference_mode(False), torch.no_grad():
                 every = torch.arange(ends[0], ends[1] + 1, device=distances.device)
                 biases = _at(flow, every)
-                kept = self._kept = Snapshot(flow, distances.device), ends[0], biases
-        return kept[2][distances - kept[1]]
+                cache = self._cache = Snapshot(flow, distances.device), ends[0], biases
+        return cache[2][distances - cache[1]]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"flow": self.flow, "_kept": None}
+        return {"flow": self.flow, "_cache": None}
 
 
 def new_flow(heads: int, length: int, causal: bool) -> FloaterRelative:
@@ -127,10 +127,10 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
         vectors = flow.flow(times).all()[0, :-1].double()
         readouts, errors = [], []
         for row, target in enumerate(targets):  # keys after the query begin at a distance of 1
-            x, wanted = vectors[row:, row], target[row:]
+            x, y = vectors[row:, row], target[row:]
             gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1]).to(x)
-            readouts.append(torch.linalg.solve(gram, x.T @ wanted))
-            errors.append((x @ readouts[-1] - wanted).square())
+            readouts.append(torch.linalg.solve(gram, x.T @ y))
+            errors.append((x @ readouts[-1] - y).square())
         return readouts, torch.cat(errors).mean()
 
     scale = float(torch.cat(targets).var(0).mean().clamp(min=1e-12))
@@ -144,8 +144,8 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
     search.step(error)  # type: ignore[no-untyped-call]
     flow.zero_grad()
     with torch.no_grad():
-        for row, found in enumerate(solved()[0]):
-            flow.readout[row].copy_(found)
+        for row, readout in enumerate(solved()[0]):
+            flow.readout[row].copy_(readout)
         every = torch.arange(1 - old, 1 if len(sides) == 1 else old, device=device)
         missed = (_at(flow, every).double() - trained(every).double()).square()
     return float(missed.mean().sqrt())
@@ -180,7 +180,7 @@ class Buckets(nn.Module):
         refuse_trace(ExtendError, "a model with an extended bias", "trace the model before it is extended")
         low = int(distances.min())
         every = torch.arange(low, int(distances.max()) + 1, device=distances.device)
-        return F.embedding(distances - low, continued(self.flow, self.trained, every, self.old))
+        return F.embedding(distances - low, continued_bias(self.flow, self.trained, every, self.old))
 
 
 def _distance(relative_position: Tensor, **options: Any) -> Tensor:
@@ -212,41 +212,41 @@ class Linear:
         self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Replace the bias argument of a block in a long text; a forward pre-hook."""
-        places = self.watch.of(kwargs[self.name])
-        if places.length <= self.old:
+        positions = self.watch.pass_with(kwargs[self.name])
+        if positions.length <= self.old:
             return None
-        bias = places.kept.get(self.name)
+        bias = positions.shared.get(self.name)
         if bias is None:
-            bias = self._bias(places, kwargs[self.name], kwargs["attention_mask"])
+            bias = self._bias(positions, kwargs[self.name], kwargs["attention_mask"])
             if not torch.is_grad_enabled():  # a checkpoint that runs again must repeat the computation
-                places.kept[self.name] = bias
+                positions.shared[self.name] = bias
         return args, {**kwargs, self.name: bias}
 
-    def _bias(self, places: Pass, given: Tensor, mask: Tensor) -> Tensor:
-        """Return the replacement of a given bias of MPT, or of a mask of BLOOM.
+    def _bias(self, positions: PassPositions, argument: Tensor, mask: Tensor) -> Tensor:
+        """Return the replacement of an argument of a block: the bias of MPT, or the mask of BLOOM.
 
         BLOOM copies its bias for each text and adds it before the mask, so the difference is added to the
         mask.
         """
         masked = self.name == "attention_mask"
-        low, high = 1 - places.length, places.query.shape[1] - 1
-        if not places.counts_up:
-            delta = places.key[:, None, :] - places.query[:, :, None]
+        low, high = 1 - positions.length, positions.query.shape[1] - 1
+        if not positions.counts_up:
+            delta = positions.key[:, None, :] - positions.query[:, :, None]
             low, high = int(delta.min()), int(delta.max())
-        every = torch.arange(low, high + 1, device=given.device)
-        table = continued(self.flow, self.trained, every, self.old)
-        table = (table - self.trained(every) if masked else table).to(given.dtype).T.contiguous()
-        if places.counts_up:  # query t, counted from 0, and key s use entry s - t + T - 1
-            bias = table.unfold(1, places.length, 1).flip(1)[None]
+        every = torch.arange(low, high + 1, device=argument.device)
+        table = continued_bias(self.flow, self.trained, every, self.old)
+        table = (table - self.trained(every) if masked else table).to(argument.dtype).T.contiguous()
+        if positions.counts_up:  # query t, counted from 0, and key s use entry s - t + T - 1
+            bias = table.unfold(1, positions.length, 1).flip(1)[None]
         else:
             bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
         if (size := mask.shape[-1]) > bias.shape[-1]:  # with a static cache
             bias = F.pad(bias, (0, size - bias.shape[-1]))
         if not masked:
             return bias[0]
-        if len(bias) == 1 and bool((given == given[:1]).all()):  # texts without padding share one mask
-            given = given[:1]
-        return bias + given
+        if len(bias) == 1 and bool((argument == argument[:1]).all()):  # texts without padding share one mask
+            argument = argument[:1]
+        return bias + argument
 
 
 def biased_parts(model: nn.Module) -> list[Any]:
@@ -254,18 +254,18 @@ def biased_parts(model: nn.Module) -> list[Any]:
 
     They are T5's attention modules with a table, and the bodies of BLOOM and MPT.
     """
-    found: list[Any] = []
+    biased: list[Any] = []
     for part in model.modules():
         kind = getattr(getattr(part, "config", None), "model_type", None)
         if kind in ("t5", "mt5") and isinstance(getattr(part, "relative_attention_bias", None), nn.Module):
-            found.append(part)
+            biased.append(part)
         blocks = getattr(part, _BLOCKS.get(str(kind), ""), None)
         if isinstance(part, PreTrainedModel) and isinstance(blocks, nn.ModuleList):
-            found.append(part)
-    return found
+            biased.append(part)
+    return biased
 
 
-def continue_bias(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bias:
+def attach_flow(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bias:
     """Make a flow continue the bias of a part.
 
     Args:
@@ -299,15 +299,20 @@ def _slopes(config: Any) -> list[float]:
     return [float(slope) for slope in -two[:, 0, 0]]
 
 
-def of_part(part: Any) -> tuple[int, bool]:
+def heads_and_causality(part: Any) -> tuple[int, bool]:
     """Return the number of heads of a part, and whether it is causal."""
     if hasattr(part, "relative_attention_bias"):
         return int(part.n_heads), bool(part.is_decoder)
     return int(part.config.num_attention_heads), True
 
 
-def training_length(part: Any, given: int | None) -> int | None:
-    """Return the training length of a part in tokens; None if it is not known."""
+def training_length(part: Any, trained: int | None) -> int | None:
+    """Return the training length of a part in tokens; None if it is not known.
+
+    Args:
+        part: one of `biased_parts`.
+        trained: training length by the caller, if known.
+    """
     names = ("max_seq_len", "seq_length", "n_positions")
-    own = next((known for name in names if (known := getattr(part.config, name, None))), None)
-    return given or own or TRAINED.get(part.config.model_type)
+    declared = next((length for name in names if (length := getattr(part.config, name, None))), None)
+    return trained or declared or TRAINED.get(part.config.model_type)

@@ -16,7 +16,7 @@ from floater.encodings.relative.waves import frequencies
 from floater.flow import solve
 from floater.flow.snapshot import Snapshot
 from floater.flow.vector_fields import FieldLinear
-from floater.pretrained.extending.passes import Watch
+from floater.pretrained.extending.watch import Watch
 
 SCALINGS = ("yarn", "linear", "ntk", "dynamic")
 """Initial scalings; see `scaled`."""
@@ -89,7 +89,7 @@ class ScaleFlow(nn.Module):
         super().__init__()
         self.dim, self.theta, self.trained, self.start = dim, base, trained, start
         self.field = ScaleField(self._base, dim // 2, dim)
-        self._known: dict[float, tuple[Tensor, float]] = {}
+        self._cache: dict[float, tuple[Tensor, float]] = {}
         self._snapshot: Snapshot | None = None
 
     def _scaled(self, scale: float) -> tuple[Tensor, float]:
@@ -108,10 +108,10 @@ class ScaleFlow(nn.Module):
             return self._solved(scale)
         values = self.field, self.dim, self.theta, self.trained, self.start
         if self._snapshot is None or not self._snapshot.matches(*values):
-            self._known, self._snapshot = {}, Snapshot(*values)
-        if scale not in self._known:
-            self._known[scale] = self._solved(scale)
-        return self._known[scale]
+            self._cache, self._snapshot = {}, Snapshot(*values)
+        if scale not in self._cache:
+            self._cache[scale] = self._solved(scale)
+        return self._cache[scale]
 
     def _solved(self, scale: float) -> tuple[Tensor, float]:
         device = self.field.inner.weight.device
@@ -121,7 +121,7 @@ class ScaleFlow(nn.Module):
         return (plain.to(device) * change.double().exp()).float(), factor
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_known": {}, "_snapshot": None}
+        return self.__dict__ | {"_cache": {}, "_snapshot": None}
 
 
 class ScaledRotary(nn.Module):
@@ -148,8 +148,9 @@ class ScaledRotary(nn.Module):
             return self.rotary(*args, **kwargs)
         names = f"{self.prefix}inv_freq", f"{self.prefix}attention_scaling"
         before = [getattr(self.rotary, name) for name in names]
-        found, factor = self.flow().at(scale)
-        for name, value in zip(names, (found.to(before[0].device), before[1] * factor), strict=True):
+        frequencies, factor = self.flow().at(scale)
+        values = frequencies.to(before[0].device), before[1] * factor
+        for name, value in zip(names, values, strict=True):
             setattr(self.rotary, name, value)
         try:
             compute = inspect.unwrap(type(self.rotary).forward)  # the decorated one disables gradients

@@ -63,7 +63,7 @@ def fit_flow(rows: Tensor) -> Flow:
 
 
 def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> Flow:
-    """Return the flow of given frequencies that fits rows best, with a ridge penalty of its amplitudes."""
+    """Return the flow with these frequencies that fits rows best, with a ridge penalty of its amplitudes."""
     n = len(rows)
     design = _design(frequencies, n)
     # at half a turn per position the sine is zero at every position; the ridge makes its amplitude zero
@@ -74,8 +74,8 @@ def _fitted(rows: Tensor, frequencies: Tensor, ridge: float) -> Flow:
 
     def at(times: Tensor) -> Tensor:
         angles = times[:, None] * frequencies
-        found: Tensor = center + angles.cos() @ cosines + angles.sin() @ sines
-        return found
+        vectors: Tensor = center + angles.cos() @ cosines + angles.sin() @ sines
+        return vectors
 
     return at
 
@@ -108,7 +108,7 @@ def _design(frequencies: Tensor, n: int) -> Tensor:
 
 @torch.enable_grad()
 def _descended(frequencies: Tensor, rows: Tensor) -> Tensor:
-    """Return frequencies optimised from the given ones to fit the rows (n, dim), none below half a period."""
+    """Return frequencies that are optimised to fit the rows (n, dim), none below half a period."""
     n, size = len(rows), rows.square().sum().clamp(min=1e-300)
     moved = frequencies.clone().requires_grad_()
     search = torch.optim.LBFGS([moved], max_iter=60, line_search_fn="strong_wolfe", tolerance_change=1e-14)
@@ -123,8 +123,8 @@ def _descended(frequencies: Tensor, rows: Tensor) -> Tensor:
         return loss
 
     search.step(error)  # type: ignore[no-untyped-call]
-    found = moved.detach().clamp(min=math.pi / n)
-    return found if bool(found.isfinite().all()) else frequencies
+    optimised = moved.detach().clamp(min=math.pi / n)
+    return optimised if bool(optimised.isfinite().all()) else frequencies
 
 
 def _delayed(rows: Tensor, delays: int) -> Tensor:
@@ -180,7 +180,7 @@ METHODS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
 }
 
 
-def continued(table: Tensor, length: int, method: str, *, special: tuple[int, int] = (1, 1)) -> Tensor:
+def continue_table(table: Tensor, length: int, method: str, *, special: tuple[int, int] = (1, 1)) -> Tensor:
     """Continue a table of position vectors.
 
     Args:
@@ -194,7 +194,7 @@ def continued(table: Tensor, length: int, method: str, *, special: tuple[int, in
         The longer table, (length, dim). Except for "interpolation", its first n rows are those of the table.
 
     Example:
-        >>> continued(torch.arange(6.0)[:, None], 9, "repeat", special=(1, 1)).flatten().tolist()
+        >>> continue_table(torch.arange(6.0)[:, None], 9, "repeat", special=(1, 1)).flatten().tolist()
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 2.0, 3.0, 4.0]
     """
     first, last = special if len(table) > sum(special) + 1 else (0, 0)
@@ -205,7 +205,7 @@ def continued(table: Tensor, length: int, method: str, *, special: tuple[int, in
     return result
 
 
-def continued_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], method: str) -> Tensor:
+def continue_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], method: str) -> Tensor:
     """Continue a table of the patches of an image, ordered by rows of the grid.
 
     The old grid is the upper left part of the new one. First its columns are continued, then its rows.
@@ -221,7 +221,7 @@ def continued_grid(table: Tensor, old: tuple[int, int], new: tuple[int, int], me
         The larger table, (new height new width, dim).
     """
     (height, width), dim = old, table.shape[-1]
-    down = continued(table.view(height, width * dim), new[0], method, special=(0, 0))
+    down = continue_table(table.view(height, width * dim), new[0], method, special=(0, 0))
     across = down.view(new[0], width, dim).transpose(0, 1).reshape(width, new[0] * dim)
-    across = continued(across, new[1], method, special=(0, 0))
+    across = continue_table(across, new[1], method, special=(0, 0))
     return across.view(new[1], new[0], dim).transpose(0, 1).reshape(-1, dim)

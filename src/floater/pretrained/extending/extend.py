@@ -2,95 +2,24 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import PreTrainedModel
 
 from floater.errors import first_line
-from floater.pretrained.extending import attention, biases, clex, continuation, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.installed import KEY, PLAIN, follows_length, install, own_configs
-from floater.pretrained.extending.tables import Table, find_tables, lengthen
-from floater.pretrained.extending.trial import Trial
-from floater.pretrained.flows import is_count, refresh
-from floater.pretrained.forward import observers, unobserve
+from floater.pretrained.extending.extend_biases import extend_biases
+from floater.pretrained.extending.extend_rotary import extend_rotary
+from floater.pretrained.extending.extend_tables import extend_image_table, extend_tables
+from floater.pretrained.extending.extension import Extension
+from floater.pretrained.extending.install import KEY
+from floater.pretrained.extending.methods import choose_method
+from floater.pretrained.extending.model_positions import find_positions
+from floater.pretrained.extending.transaction import transaction
+from floater.pretrained.extending.trial import Trial, check_extended
+from floater.pretrained.flows import is_count
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
-
-_OPTIONS: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(continuation.METHODS, frozenset({"special"})),
-    "linear": frozenset(),
-    "ntk": frozenset(),
-    "dynamic": frozenset({"declared"}),
-    "yarn": frozenset({"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
-    "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
-    "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
-    "clex": frozenset({"start", "declared"}),
-    "self_extend": frozenset({"window", "group", "temperature"}),
-    "log_n": frozenset(),
-}
-_OWN = ("clex", "self_extend", "log_n")
-"""Methods for rotary positions that Transformers alone does not compute."""
-
-_TOKENS = {"input_ids", "inputs_embeds", "hidden_states"}
-"""Arguments of bodies that read texts."""
-
-_KINDS = {
-    "table": "a learned table of positions",
-    "image": "a grid of patches",
-    "rotary": "rotary positions",
-    "bias": "biases of distances",
-}
-_METHODS = {
-    "table": tuple(continuation.METHODS),
-    "image": tuple(continuation.METHODS),
-    "rotary": (*rotary.METHODS, *_OWN),
-    "bias": ("flow",),
-}
-_DEFAULTS = {"table": "flow", "image": "interpolation", "rotary": "yarn", "bias": "flow"}
-
-
-@dataclass(frozen=True)
-class Extension:
-    """Summary of an extension: the method, the kind of positions, and the lengths before and after.
-
-    Args:
-        method: name of the method.
-        positions: kind of positions: "table", "image", "rotary" or "bias".
-        old: previous maximum number of tokens, or side of the images in pixels.
-        new: new maximum number of tokens, or side of the images in pixels.
-        unchanged: True if inputs of the old lengths have the same outputs as before, bit for bit.
-        error: root mean squared error of the flow that is fitted to trained biases, in logits.
-        by_longest: True if the longest text of a batch, padding included, determines the rotation of all: the
-            outputs for a text depend on the texts beside it and on what follows.
-
-    Example:
-        >>> print(Extension("flow", "table", 512, 2048, True))
-        table of positions, 512 to 2048 by 'flow'; shorter inputs as before
-    """
-
-    method: str
-    positions: str
-    old: int
-    new: int
-    unchanged: bool
-    error: float | None = None
-    by_longest: bool = False
-
-    def __str__(self) -> str:
-        kind = _KINDS[self.positions].removeprefix("a ").removeprefix("learned ")
-        shorter = "as before" if self.unchanged else "changed, too"
-        more = "" if self.error is None else f"; the flow misses the trained bias by {self.error:.2g}"
-        if self.by_longest:
-            more += "; the longest text of a batch sets the rotation of all"
-        return f"{kind}, {self.old} to {self.new} by {self.method!r}; shorter inputs {shorter}{more}"
 
 
 @torch.no_grad()
@@ -172,9 +101,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     name = type(model).__name__
     if (before := getattr(getattr(model, "config", None), KEY, None)) is not None:
         raise ExtendError(f"{name} is extended by {before['method']!r} already; extend the original model")
-    with whole_or_not_at_all(model):
+    with transaction(model):
         try:
-            summary = _extended(model, length, method, options)
+            summary = _extend(model, length, method, options)
         except (ExtendError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # any error of the code of any model
@@ -189,382 +118,19 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     return summary
 
 
-def _extended(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:
+def _extend(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:
     """Extend a model as `extend` does; after an error it may be changed in part."""
-    name = type(model).__name__
     trial = Trial(model)
-    tables, bodies = find_tables(model), rotary.rotary_bodies(model)
-    biased = [] if tables or bodies else biases.biased_parts(model)
-    if not tables and not bodies and not biased:
-        raise ExtendError(
-            f"{name} has no learned table of positions, no rotary ones and no biases of distances that are "
-            "known, so it declares no length that could be extended: recurrences and sinusoids take any"
-        )
-    images = [table for table in tables if table.image]
-    if images and (len(images) < len(tables) or bodies):
-        raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
-    if len(images) > 1:
-        raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
-    every, runners = bodies, dict.fromkeys(trial.roots, False)
-    if not biased:
-        tables, bodies, runners = _used(model, trial, tables, bodies, method)
-    kind = "bias" if biased else "rotary" if not tables else "image" if images else "table"
-    for body in bodies if kind == "rotary" else ():
-        rotary.check(body)
-    if method is None:
-        method = _DEFAULTS[kind]
-        longer = ((body, 2 * int(body.config.max_position_embeddings)) for body in bodies)
-        if kind == "rotary" and any(_refusal(body, method, more, {}) for body, more in longer):
-            method = "ntk"
-    if method not in _METHODS[kind]:
-        allowed = ", ".join(map(repr, _METHODS[kind]))
-        raise ExtendError(f"method is {method!r}; {name} has {_KINDS[kind]}, which allow {allowed}")
-    valid = {"image": frozenset[str](), "bias": frozenset({"trained"})}.get(kind, _OPTIONS[method])
-    if unknown := sorted(options.keys() - valid):
-        raise ExtendError(
-            f"method {method!r} has no option {unknown[0]!r}; valid: {', '.join(sorted(valid)) or 'none'}"
-        )
-    if method in {*_OWN, *PLAIN} and (apart := [body for body in every if body not in bodies]):
-        raise ExtendError(
-            f"{name} has a {type(apart[0]).__name__} that reads no text; extend the part that reads texts"
-        )
+    positions = find_positions(model, trial, method)
+    method = choose_method(positions, method, options, type(model).__name__)
     differing = trial.differing(model)
-    if kind == "bias":
-        summary = _extend_biases(model, biased, length, options)
-    elif kind == "rotary":
-        summary = _extend_rotary(model, bodies, length, method, options)
-    elif kind == "image":
-        summary = _extend_images(model, tables, length, method)
+    if positions.kind == "bias":
+        summary = extend_biases(model, positions.biased, length, options)
+    elif positions.kind == "rotary":
+        summary = extend_rotary(model, positions.bodies, length, method, options)
+    elif positions.kind == "image":
+        summary = extend_image_table(positions.tables[0], length, method)
     else:
-        summary = _extend_tables(model, tables, length, method, options)
-    _check(model, differing, runners, length)
+        summary = extend_tables(positions.tables, length, method, options)
+    check_extended(model, differing, positions.runners, length)
     return summary
-
-
-def _used(
-    model: nn.Module,
-    trial: Trial,
-    tables: list[Table],
-    bodies: list[PreTrainedModel],
-    method: str | None,
-) -> tuple[list[Table], list[PreTrainedModel], dict[str, bool]]:
-    """Return the tables and rotary bodies that the outputs of a model depend on, by a trial.
-
-    Args:
-        model: model to extend.
-        trial: trial of its configuration.
-        tables: its tables of positions, of texts or of images.
-        bodies: its rotary bodies.
-        method: name of the method, None for the default.
-
-    Returns:
-        The tables, the bodies, and the names of the parts of the model that run alone, with whether they take
-        images.
-
-    Raises:
-        ExtendError: if there are none, a part does not run, or the method cannot change what rotates.
-    """
-    paths = {part: path for path, part in model.named_modules()}
-    image = any(table.image for table in tables)
-    short = min([64, *(t.length for t in tables), *(b.config.max_position_embeddings for b in bodies)])
-    if image:
-        short = _side(tables[0])
-    names = {table: _tensor(table, paths) for table in tables}
-    trial.mark({name: name for name in names.values()})
-    for body in bodies:
-        rotary.mark(body, paths[body], trial)
-    runners, reached = {}, set[str]()
-    for body in dict.fromkeys([*(table.body for table in tables), *bodies]):
-        if image or not _TOKENS.isdisjoint(inspect.signature(type(body).forward).parameters):
-            runner, marks = trial.runner(paths[body], short, image=image)
-            runners[runner] = image
-            reached |= marks
-    read = [table for table in tables if names[table] in reached]
-    rotating = [b for b in bodies if {paths[b], rotary.ROTATION + paths[b]} & reached]
-    if method == "clex" and (apart := [body for body in rotating if paths[body] not in reached]):
-        raise ExtendError(
-            f"{type(apart[0]).__name__} computes its frequencies in each pass; 'clex' cannot change them"
-        )
-    if not read and not rotating:
-        what = _KINDS["rotary" if not tables else "image" if image else "table"]
-        raise ExtendError(
-            f"{type(model).__name__} has {what}, but with its configuration no output depends on them, so an "
-            "extension would change nothing"
-        )
-    if not image:  # the first token of a text shows which row is that of the first position
-        read = [replace(table, first=trial.shapes.first.get(names[table], table.first)) for table in read]
-    return read, rotating, runners
-
-
-def _tensor(table: Table, paths: dict[nn.Module, str]) -> str:
-    """Return the name of the tensor of a table in the model."""
-    embedding = isinstance(getattr(table.holder, table.name), nn.Embedding)
-    return ".".join(filter(None, (paths[table.holder], table.name, "weight" if embedding else "")))
-
-
-def _check(model: nn.Module, before: set[str], runners: dict[str, bool], length: int) -> None:
-    """Check that the configuration of an extended model builds its shapes, and takes the new length.
-
-    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds.
-
-    Args:
-        model: extended model.
-        before: names of the tensors that had other shapes than the configuration builds before it was
-            extended, such as those of quantized weights.
-        runners: parts to run, with whether they take images; see `Trial.runner`.
-        length: number of tokens, or side of the image.
-
-    Raises:
-        ExtendError: if shapes differ, or the model does not take the new length.
-    """
-    trial, name = Trial(model), type(model).__name__
-    tensors, buffers = trial.tensors(), dict(model.named_buffers())
-    for each in sorted(trial.differing(model) - before):
-        there = tensors[each]
-        if each not in buffers or there.is_meta:
-            here = dict(model.named_parameters()) | buffers
-            raise ExtendError(
-                f"{name} cannot be extended to {length}: '{each}' is {tuple(here[each].shape)}, and "
-                f"{tuple(there.shape)} by the configuration of that length"
-            )
-        holder, _, attribute = each.rpartition(".")
-        setattr(model.get_submodule(holder), attribute, there.to(buffers[each].device))
-    for runner, image in runners.items():
-        try:
-            trial.run(runner, length, image=image)
-        except Exception as error:  # any error of the code of any model
-            raise ExtendError(
-                f"{name} cannot be extended to {length}: other parts of it fail there ({first_line(error)})"
-            ) from error
-
-
-@contextmanager
-def whole_or_not_at_all(model: nn.Module) -> Iterator[None]:
-    """Restore the modules and configurations of a model if an error ends the block.
-
-    Tensors are not copied, so the block must replace them and not change their values.
-    """
-    attributes = [(part, dict(part.__dict__)) for part in model.modules()]
-    # parameters, buffers, parts and hooks, in the very objects that handles of hooks refer to
-    containers: list[tuple[Any, Any]] = [
-        (value, copy.copy(value))
-        for _, known in attributes
-        for value in known.values()
-        if isinstance(value, dict | set)
-    ]
-    observing = [observers(part) for part, _ in attributes]
-    own_configs(model)
-    for part, known in attributes:
-        if "generation_config" in known:
-            part.generation_config = copy.deepcopy(known["generation_config"])
-    try:
-        yield
-    except BaseException:
-        for part, known in attributes:
-            part.__dict__.clear()
-            part.__dict__.update(known)
-        for value, entries in containers:
-            value.clear()
-            value.update(entries)
-        for (part, _), before in zip(attributes, observing, strict=True):
-            for observer in observers(part):
-                if observer not in before:
-                    unobserve(part, observer)
-        raise
-
-
-def _check_longer(length: int, old: int, what: str) -> None:
-    if length <= old:
-        raise ExtendError(
-            f"length is {length}; the model takes {what.format(old)} already, so it must be more"
-        )
-
-
-def _extend_tables(
-    model: nn.Module, tables: list[Table], length: int, method: str, options: dict[str, Any]
-) -> Extension:
-    old = max(table.length for table in tables)
-    _check_longer(length, old, "{} tokens")
-    special = options.get("special", (1, 1))
-    if (
-        not isinstance(special, tuple | list)
-        or len(special) != 2
-        or any(not isinstance(count, int) or isinstance(count, bool) or count < 0 for count in special)
-    ):
-        raise ExtendError(
-            f"special is {special!r}; it must be two whole numbers, of the first and last vectors"
-        )
-    if sum(special) + 2 > min(table.length for table in tables):
-        raise ExtendError(f"special is {special!r}, but there are {old} vectors; at least 2 must be left")
-    longer = []
-    for table in tables:
-        rows = table.weight
-        try:
-            more = continuation.continued(
-                rows[table.first :], length, method, special=(special[0], special[1])
-            )
-        except ValueError as error:
-            raise ExtendError(str(error)) from error
-        longer.append(torch.cat((rows[: table.first], more)))
-    for table, weight in zip(tables, longer, strict=True):
-        lengthen(table.body.config, table.length, length, len(table.weight))
-        table.replace(weight)
-    return Extension(method, "table", old, length, method != "interpolation")
-
-
-def _extend_images(model: nn.Module, tables: list[Table], length: int, method: str) -> Extension:
-    (table,) = tables
-    old, patch = _side(table), table.body.config.patch_size
-    if not isinstance(patch, int):
-        raise ExtendError(f"patch_size is {patch}; only square patches are extended")
-    _check_longer(length, old, "images of {0} x {0} pixels")
-    if length % patch:
-        raise ExtendError(f"length is {length}; it must be a multiple of the patches' side, {patch}")
-    side, new = old // patch, length // patch
-    rows = table.weight
-    if method == "interpolation":  # the model's own, bicubic
-        if not hasattr(table.holder, "interpolate_pos_encoding"):
-            raise ExtendError(
-                f"{type(table.body).__name__} does not interpolate its positions; method must be 'flow', "
-                "'repeat' or 'hierarchical'"
-            )
-        tokens = rows.new_zeros(1, table.first + new * new, rows.shape[1])
-        holder: Any = table.holder
-        larger = holder.interpolate_pos_encoding(tokens, length, length)[0]
-    else:
-        try:
-            grid = continuation.continued_grid(rows[table.first :], (side, side), (new, new), method)
-        except ValueError as error:
-            raise ExtendError(str(error)) from error
-        larger = torch.cat((rows[: table.first], grid))
-    table.body.config.image_size = length
-    table.replace(larger)
-    for part in table.holder.modules():
-        for name, value in (("image_size", length), ("num_patches", new * new), ("num_positions", new * new)):
-            if (known := getattr(part, name, None)) is not None:
-                setattr(part, name, (value, value) if isinstance(known, tuple | list) else value)
-    return Extension(method, "image", old, length, False)
-
-
-def _side(table: Table) -> int:
-    """Return the side of the images that a table of patches was trained on, in pixels."""
-    size = getattr(table.body.config, "image_size", None)
-    if not isinstance(size, int):
-        raise ExtendError(f"image_size is {size}; only square images of a declared size are extended")
-    return size
-
-
-def _extend_rotary(
-    model: nn.Module, bodies: list[PreTrainedModel], length: int, method: str, options: dict[str, Any]
-) -> Extension:
-    old = max(int(body.config.max_position_embeddings) for body in bodies)
-    _check_longer(length, old, "{} tokens")
-    for body in bodies:
-        kind = rotary.parameters(body.config).get("rope_type", "default")
-        if kind != "default":
-            raise ExtendError(
-                f"the rotary positions of {type(body).__name__} are scaled already ('{kind}'); extend the "
-                "model without its scaling"
-            )
-        width = rotary.rotated(body.config, rotary.parameters(body.config))
-        if method in ("clex", "dynamic", "ntk") and (width < 4 or width % 2):
-            raise ExtendError(
-                f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
-            )
-        if method in _OWN:
-            continue
-        rotary.check_options(method, options, width // 2)
-        if reason := _refusal(body, method, length, options):
-            raise ExtendError(f"{type(body).__name__} does not take {method!r}: {reason}")
-    settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, options)}
-    if method in _OWN:
-        install(model, settings)
-        for body in bodies:
-            body.config.max_position_embeddings = length
-    else:
-        for body in bodies:
-            rotary.scale(body.config, method, length, options)
-            rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
-        if method in PLAIN:
-            install(model, settings)
-    moves, by_longest = _moves(settings, bodies)
-    if moves:
-        for body in bodies:
-            body.config.use_cache = False
-        if (generation := getattr(model, "generation_config", None)) is not None:
-            generation.use_cache = False
-    unchanged = method in ("self_extend", "log_n") or follows_length(settings)
-    return Extension(method, "rotary", old, length, unchanged, by_longest=by_longest)
-
-
-def _refusal(body: PreTrainedModel, method: str, length: int, options: dict[str, Any]) -> str | None:
-    """Return the reason for which the configuration of a body refuses a scaling; None if it accepts it."""
-    trial: Any = copy.deepcopy(body.config)
-    rotary.scale(trial, method, length, options)
-    try:
-        trial.validate()
-    except (StrictDataclassError, ValueError) as error:
-        return str(error.__cause__ or error)
-    return None
-
-
-def _settings(method: str, old: int, length: int, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a method of this library, completed and checked."""
-    if method == "clex":
-        start, declared = options.get("start", "yarn"), options.get("declared", True)
-        if start not in clex.SCALINGS:
-            raise ExtendError(f"start is {start!r}; it must be one of {', '.join(map(repr, clex.SCALINGS))}")
-        if not isinstance(declared, bool):
-            raise ExtendError(f"declared is {declared!r}; it must be True or False")
-        return {"start": start, "declared": declared}
-    if method == "dynamic":
-        return {"declared": options.get("declared", True)}
-    if method == "log_n":
-        return {"temperature": True}
-    if method != "self_extend":
-        return {}
-    window = options.get("window", max(1, old // 4))
-    if not is_count(window) or window >= old:
-        raise ExtendError(f"window is {window!r}; it must be a whole number from 1 to {old - 1}")
-    least = attention.groups(length, old, window)
-    group = options.get("group", least)
-    if not is_count(group) or group < least:
-        raise ExtendError(
-            f"group is {group!r}; with window={window} it must be a whole number of at least {least}, so "
-            f"that a text of {length} tokens has no distance above {old}"
-        )
-    temperature = options.get("temperature", False)
-    if not isinstance(temperature, bool):
-        raise ExtendError(f"temperature is {temperature!r}; it must be True or False")
-    return {"group": [window, group], "temperature": temperature}
-
-
-def _moves(settings: dict[str, Any], bodies: list[PreTrainedModel]) -> tuple[bool, bool]:
-    """Return whether generation must not use a cache, and whether rotations depend on the longest text."""
-    if settings["method"] != "longrope":
-        return (follows_length(settings),) * 2
-    ropes = [(body.config.model_type, rotary.parameters(body.config)) for body in bodies]
-    moving = [kind for kind, rope in ropes if rope["short_factor"] != rope["long_factor"]]
-    # Phi-3's generation resets its cache when the factors change
-    return any(kind != "phi3" for kind in moving), bool(moving)
-
-
-def _extend_biases(model: nn.Module, parts: list[Any], length: int, options: dict[str, Any]) -> Extension:
-    given = options.get("trained")
-    if given is not None and not (is_count(given) and given >= biases.NEAR):
-        raise ExtendError(f"trained is {given!r}; it must be a whole number of at least {biases.NEAR} tokens")
-    known = [biases.training_length(part, given) for part in parts]
-    old = max((found for found in known if found is not None), default=None)
-    if old is None:
-        raise ExtendError(f"the training length of {type(model).__name__} is not known; give trained=")
-    _check_longer(length, old, "{} tokens")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # initial weights of the fit
-        trained = install(model, {"method": "flow", "old": old, "new": length})
-    errors = [biases.fit(flow, bias, old) for flow, bias in trained]
-    for flow, _ in trained:
-        refresh(flow)  # as in a loaded model, which has no solver plans from a fit
-    for part in parts:
-        if part.config.model_type == "mpt":
-            part.config.max_seq_len = length
-    return Extension("flow", "bias", old, length, True, max(errors))

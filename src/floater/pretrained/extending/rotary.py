@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -74,8 +76,7 @@ def check(body: PreTrainedModel) -> None:
         raise ExtendError(
             f"{name} rotates layers by their kinds, {', '.join(kinds)}; only 'full_attention' is extended"
         )
-    known = parameters(body.config)
-    width, half = rotated(body.config, known), len(body.get_buffer(frequencies(body)[0]))
+    width, half = rotated(body.config, parameters(body.config)), len(body.get_buffer(frequencies(body)[0]))
     if (width + 1) // 2 != half:
         raise ExtendError(
             f"{name} rotates {2 * half} components of a head, and {width} by its configuration; its rotation "
@@ -89,8 +90,8 @@ def parameters(config: Any) -> dict[str, Any]:
     Separate parameters of layers with a sliding window are not changed, as a window contains no new
     distances.
     """
-    given: dict[str, Any] = config.rope_parameters
-    return given.get("full_attention", given)  # type: ignore[no-any-return]
+    rope: dict[str, Any] = config.rope_parameters
+    return rope.get("full_attention", rope)  # type: ignore[no-any-return]
 
 
 def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
@@ -118,13 +119,13 @@ def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
                 raise ExtendError(f"{name} must be a list of {half} numbers above 0, one for each frequency")
         elif not _is_positive(value):
             raise ExtendError(f"{name} is {value!r}; it must be a number above 0")
-    for kind, low, high, usual in (
+    for kind, low, high, defaults in (
         ("llama3", "low_freq_factor", "high_freq_factor", LLAMA3),
         ("yarn", "beta_slow", "beta_fast", {"beta_slow": 1.0, "beta_fast": 32.0}),
     ):
-        known = {**usual, **options}
-        if method == kind and known[low] >= known[high]:
-            raise ExtendError(f"{low} is {known[low]}; it must be below {high}, which is {known[high]}")
+        values = {**defaults, **options}
+        if method == kind and values[low] >= values[high]:
+            raise ExtendError(f"{low} is {values[low]}; it must be below {high}, which is {values[high]}")
 
 
 def _is_positive(value: object) -> bool:
@@ -140,24 +141,24 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
         length: number of tokens to support.
         options: options of the method, by their names in Transformers; for "dynamic", `declared`.
     """
-    known, old = parameters(config), int(config.max_position_embeddings)
-    factor, width = length / old, rotated(config, known)
-    given: dict[str, Any] = {"rope_type": method, "factor": factor}
+    rope, old = parameters(config), int(config.max_position_embeddings)
+    factor, width = length / old, rotated(config, rope)
+    changes: dict[str, Any] = {"rope_type": method, "factor": factor}
     follows = method == "dynamic" and not options.get("declared", True)
     options = {name: value for name, value in options.items() if name != "declared"}
     if method == "ntk" or (method == "dynamic" and not follows):
         # bloc97 2023: the lowest frequency is stretched by the factor, the highest is kept; "dynamic" takes
         # factor * n / old - (factor - 1) in place of the factor in a text of n tokens
         stretch = factor if method == "ntk" else factor * factor - (factor - 1)
-        given = {"rope_theta": known["rope_theta"] * stretch ** (width / (width - 2))}
+        changes = {"rope_theta": rope["rope_theta"] * stretch ** (width / (width - 2))}
     if method in ("yarn", "longrope", "llama3"):
-        given["original_max_position_embeddings"] = old
+        changes["original_max_position_embeddings"] = old
     if method == "llama3":
-        given |= LLAMA3
+        changes |= LLAMA3
     if method == "longrope":
         factors = options.get("long_factor", [factor] * (width // 2))
-        given |= {"short_factor": factors, "long_factor": factors}
-    scaled = {**known, **given, **options}
+        changes |= {"short_factor": factors, "long_factor": factors}
+    scaled = {**rope, **changes, **options}
     if "full_attention" in config.rope_parameters:
         scaled = {**config.rope_parameters, "full_attention": scaled}
     if getattr(config, "head_dim", 0) is None:  # Transformers takes the default only if the field is missing
@@ -169,10 +170,28 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
     config.rope_parameters = scaled
 
 
-def rotated(config: Any, known: dict[str, Any]) -> int:
-    """Return the number of components of a head that are rotated."""
+def rotated(config: Any, rope: Mapping[str, Any]) -> int:
+    """Return the number of components of a head that are rotated by rotary parameters."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return int(head * known.get("partial_rotary_factor", 1.0))
+    return int(head * rope.get("partial_rotary_factor", 1.0))
+
+
+def refusal(body: nn.Module, method: str, length: int, options: dict[str, Any]) -> str | None:
+    """Return the reason for which the configuration of a body refuses a scaling; None if it accepts it.
+
+    Args:
+        body: one of `rotary_bodies`.
+        method: name of the method, one of METHODS.
+        length: number of tokens to support.
+        options: options of the method.
+    """
+    config: Any = copy.deepcopy(body.config)
+    scale(config, method, length, options)
+    try:
+        config.validate()
+    except (StrictDataclassError, ValueError) as error:
+        return str(error.__cause__ or error)
+    return None
 
 
 def rebuild(body: PreTrainedModel, *, changed: bool) -> None:

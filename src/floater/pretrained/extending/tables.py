@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from floater.pretrained.extending.errors import ExtendError
+
 NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
 _LENGTHS = (
     "max_position_embeddings",
@@ -65,19 +67,31 @@ def find_tables(model: nn.Module) -> list[Table]:
         model: model that is or contains models of Transformers.
     """
     bodies = [(path, part) for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
-    found = []
+    tables = []
     for path, holder in model.named_modules():
         for name in NAMES:
             part = getattr(holder, name, None)
-            table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
+            is_table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
             # tables of sinusoids are not learned, and speech encoders take recordings of a fixed length
-            if not table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
+            if not is_table or "Sinusoidal" in type(part).__name__ or hasattr(holder, "conv1"):
                 continue
-            around = [of for at, of in bodies if not at or f"{path}.".startswith(f"{at}.")]
+            around = [body for outer, body in bodies if not outer or f"{path}.".startswith(f"{outer}.")]
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
             if around and (first := _first(holder, part, image)) is not None:
-                found.append(Table(around[-1], holder, name, first, image))
-    return found
+                tables.append(Table(around[-1], holder, name, first, image))
+    return tables
+
+
+def image_side(table: Table) -> int:
+    """Return the side of the images that a table of patches was trained on, in pixels.
+
+    Raises:
+        ExtendError: if the configuration declares no square size.
+    """
+    size = getattr(table.body.config, "image_size", None)
+    if not isinstance(size, int):
+        raise ExtendError(f"image_size is {size}; only square images of a declared size are extended")
+    return size
 
 
 def _first(holder: Any, part: Any, image: bool) -> int | None:
@@ -104,6 +118,6 @@ def lengthen(config: Any, old: int, new: int, rows: int) -> None:
     if getattr(config, "max_relative_positions", 1) < 1:  # DeBERTa's table of distances keeps its length
         config.max_relative_positions = config.max_position_embeddings
     for name in _LENGTHS:
-        known = getattr(config, name, None)
-        if known in (old, rows):
-            setattr(config, name, known + new - old)
+        value = getattr(config, name, None)
+        if value in (old, rows):
+            setattr(config, name, value + new - old)

@@ -7,116 +7,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from floater.errors import first_line
 from floater.pretrained.extending.errors import ExtendError
-
-_ATEN = torch.ops.aten
-_BYTES = 1 << 26
-"""Size of the largest tensor of whole numbers that is computed; of larger ones only the shape is known."""
-
-_INDICES: Mapping[Any, Callable[..., Iterator[tuple[Tensor, int]]]] = {
-    _ATEN.embedding.default: lambda table, index, *_: iter([(index, len(table))]),
-    _ATEN.index_select.default: lambda x, dim, index: iter([(index, x.shape[dim])]),
-    _ATEN.gather.default: lambda x, dim, index, **_: iter([(index, x.shape[dim])]),
-    _ATEN.index.Tensor: lambda x, indices: (
-        (index, x.shape[dim])
-        for dim, index in enumerate(indices)
-        if index is not None and index.dtype != torch.bool
-    ),
-}
-"""By operation: the indices among its arguments, each with the number of entries that it may choose from."""
+from floater.pretrained.extending.shapes import Shapes
 
 _REMOVED = "floater", "floater_extension", "fusion_config", "quantization_config"
 """Fields of a configuration that are no part of the model of Transformers."""
-
-
-class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Compute whole numbers and truth values, and of floating-point tensors their shapes alone.
-
-    Floating-point tensors are on the device "meta". Indices are checked against the tables that they choose
-    from, which "meta" does not do. Whole numbers that depend on floating-point ones, such as the experts of
-    tokens, are 0. Each tensor carries the names of the marked tensors that it is computed from.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        # storages are kept alive, as their ids are the keys
-        self._marks: dict[int, tuple[Any, frozenset[str]]] = {}
-        self.first: dict[str, int] = {}
-
-    def mark(self, tensor: Tensor, *names: str) -> None:
-        """Mark a tensor, and what is computed from it."""
-        storage = tensor.untyped_storage()
-        self._marks[storage._cdata] = storage, self.marks(tensor).union(names)
-
-    def marks(self, value: Any) -> frozenset[str]:
-        """Return the names of the marked tensors that the tensors in a value are computed from."""
-        names = frozenset[str]()
-        for leaf in pytree.tree_leaves(value):
-            if isinstance(leaf, Tensor):
-                names |= self._marks.get(leaf.untyped_storage()._cdata, (None, frozenset()))[1]
-        return names
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        result = self._result(func, args, kwargs, tensors)
-        if names := self.marks(tensors):
-            for leaf in pytree.tree_leaves(result):
-                if isinstance(leaf, Tensor):
-                    self.mark(leaf, *names)
-        return result
-
-    def _result(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
-        known = not any(tensor.is_meta for tensor in tensors)
-        if func is _ATEN._local_scalar_dense.default and not known:
-            return torch.zeros((), dtype=args[0].dtype).item()
-        for index, count in _INDICES[func](*args, **kwargs) if func in _INDICES else ():
-            self._check(index, count, args[0])
-        if "device" in kwargs:
-            kwargs = {**kwargs, "device": torch.device("meta")}
-        if not tensors and any(each.name == "device" for each in func._schema.arguments):
-            kwargs = {**kwargs, "device": torch.device("meta")}
-        if known and {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
-            return func(*args, **kwargs)
-        unknown = pytree.tree_map_only(Tensor, lambda x: x if x.is_meta else x.to("meta"), (args, kwargs))
-        result = func(*unknown[0], **unknown[1])
-        outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
-        small = all(leaf.numel() * leaf.element_size() <= _BYTES for leaf in outputs)
-        if known and small and (tensors or not any(map(_has_fractions, outputs))):
-            if "device" in kwargs:
-                kwargs = {**kwargs, "device": torch.device("cpu")}
-            return func(*args, **kwargs)
-        if func._schema.is_mutable:
-            return pytree.tree_map_only(Tensor, lambda x: args[0] if x is unknown[0][0] else x, result)
-        return pytree.tree_map_only(
-            Tensor,
-            lambda x: x if _has_fractions(x) or not small else torch.zeros(x.shape, dtype=x.dtype),
-            result,
-        )
-
-    def _check(self, index: Tensor, count: int, table: Tensor) -> None:
-        if index.is_meta or not index.numel():
-            return
-        low, high = int(index.min()), int(index.max())
-        if low < -count or high >= count:
-            raise IndexError(f"index {low if low < -count else high} is out of range for {count} entries")
-        for name in self.marks(table):
-            self.first.setdefault(name, int(index.flatten()[0]))
-
-
-def _has_fractions(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
 
 
 class Trial:
@@ -156,8 +61,9 @@ class Trial:
 
     def differing(self, model: nn.Module) -> set[str]:
         """Return the names of the tensors of a model whose shapes differ from those that are built."""
-        here = dict(model.named_parameters()) | dict(model.named_buffers())
-        return {name for name, x in self.tensors().items() if name in here and here[name].shape != x.shape}
+        tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+        built = self.tensors()
+        return {name for name in tensors.keys() & built.keys() if tensors[name].shape != built[name].shape}
 
     def mark(self, marks: Mapping[str, str]) -> None:
         """Mark parameters and buffers, to learn from `run` which of them the output depends on.
@@ -227,6 +133,42 @@ class Trial:
                 except Exception as failure:  # any error of any model
                     error = error or failure
         raise error or TypeError(f"{type(part).__name__} takes neither tokens nor images")
+
+
+def check_extended(model: nn.Module, differing: set[str], runners: Mapping[str, bool], length: int) -> None:
+    """Check that the configuration of an extended model builds its shapes, and takes the new length.
+
+    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds.
+
+    Args:
+        model: extended model.
+        differing: names of the tensors that had other shapes than the configuration builds before it was
+            extended, such as those of quantized weights.
+        runners: parts to run, with whether they take images; see `Trial.runner`.
+        length: number of tokens, or side of the image.
+
+    Raises:
+        ExtendError: if shapes differ, or the model does not take the new length.
+    """
+    trial, name = Trial(model), type(model).__name__
+    tensors, buffers = trial.tensors(), dict(model.named_buffers())
+    for each in sorted(trial.differing(model) - differing):
+        built = tensors[each]
+        if each not in buffers or built.is_meta:
+            extended = dict(model.named_parameters()) | buffers
+            raise ExtendError(
+                f"{name} cannot be extended to {length}: '{each}' is {tuple(extended[each].shape)}, and "
+                f"{tuple(built.shape)} by the configuration of that length"
+            )
+        holder, _, attribute = each.rpartition(".")
+        setattr(model.get_submodule(holder), attribute, built.to(buffers[each].device))
+    for runner, image in runners.items():
+        try:
+            trial.run(runner, length, image=image)
+        except Exception as error:  # any error of the code of any model
+            raise ExtendError(
+                f"{name} cannot be extended to {length}: other parts of it fail there ({first_line(error)})"
+            ) from error
 
 
 def _build(model: PreTrainedModel) -> nn.Module:

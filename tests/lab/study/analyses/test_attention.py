@@ -1,10 +1,12 @@
 """Logits of position alone against the papers of the encodings."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
+from floater.encodings import AttentionContext
 from floater.errors import DataError
 from floater.lab.study.analyses import head_map, head_maps, panels, positional_logits, vectors
 from floater.positions import Positions
@@ -89,7 +91,9 @@ def test_flows_meet_in_every_block() -> None:
     row = model.encoder.position
     state = row.prepare(Positions.arange(T))
     logits = positional_logits(model, T)["block 2"]
-    q, k = (row.projection_bias(name, state, 1)[0].view(T, 2, 8) for name in ("query", "key"))
+    q, k = (
+        row.projection_bias(name, AttentionContext(state, 1))[0].view(T, 2, 8) for name in ("query", "key")
+    )
     assert torch.allclose(logits, torch.einsum("thd,shd->hts", q, k) / 8**0.5, atol=1e-6)
 
 
@@ -116,6 +120,28 @@ def test_positions_that_act_through_words_alone_have_none(position: str) -> None
 def test_one_position_cannot_tell(position: str) -> None:
     with pytest.raises(DataError, match="length is 1; there must be at least 2 positions"):
         positional_logits(made(position), 1)
+
+
+@pytest.mark.parametrize("temperature", ["log", "learned"])
+def test_logits_have_the_temperature_that_the_model_gives_them(temperature: str) -> None:
+    """A causal query that sees n keys has max(1, log n / log L) or s_h log n times the logits without it."""
+    model = made("alibi", FloaterForCausalLM, attention_temperature=temperature, training_length=3)
+    plain = positional_logits(made("alibi", FloaterForCausalLM, training_length=3), T)["block 1"]
+    logs = torch.arange(1, T + 1).log()[:, None]
+    factor = (logs / math.log(3)).clamp(min=1)
+    if temperature == "learned":
+        scales = model.model.encoder.blocks[0].attention.temperature
+        torch.nn.init.normal_(scales)
+        factor = scales.detach()[:, None, None] * logs
+    logits = positional_logits(model, T)["block 1"]
+    torch.testing.assert_close(logits, plain * factor, equal_nan=True)
+
+
+def test_logits_have_the_temperature_of_the_models_reading() -> None:
+    plain = positional_logits(made("alibi", FloaterForCausalLM, training_length=3), T)["block 1"]
+    model = made("alibi", FloaterForCausalLM, training_length=3, reading={"temperature": True})
+    factor = (torch.arange(1, T + 1).log() / math.log(3)).clamp(min=1)[:, None]
+    torch.testing.assert_close(positional_logits(model, T)["block 1"], plain * factor, equal_nan=True)
 
 
 @pytest.mark.parametrize(("heads", "lowest"), [(3, [1, 2]), (8, [5, 6, 7]), (4, [2, 3])])

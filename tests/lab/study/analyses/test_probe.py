@@ -20,8 +20,8 @@ from floater.lab.study.analyses import (
     detect,
     draw,
     linear_probe,
+    load_subject,
     probe,
-    subject,
 )
 from floater.lab.study.analyses.reordering import move
 from floater.lab.study.analyses.subject import Subject, run_tokens
@@ -121,7 +121,7 @@ def test_sentences_beyond_the_models_positions_are_left_out(tmp_path: Path) -> N
 def test_a_model_of_events_shows_its_positions_and_reads_no_text(tmp_path: Path) -> None:
     config = EventsConfig.preset("tiny", types=["a", "b"], training_length=16)
     FloaterForEvents(config).save_pretrained(tmp_path / "model")
-    of = subject(tmp_path)
+    of = load_subject(tmp_path)
     assert isinstance(of.model, FloaterForEvents)
     assert curves(of, points=3)["block 1 query"].positions.tolist() == [0, 16, 32]
     with pytest.raises(DataError, match="reads types, not text"):
@@ -214,9 +214,9 @@ def test_pointers_find_what_the_states_tell_and_nothing_else(
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="holds no trained model"):
-        subject(tmp_path)
+        load_subject(tmp_path)
     with pytest.raises(DataError, match="there is no such directory"):
-        subject(tmp_path / "none")
+        load_subject(tmp_path / "none")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="is no directory and no checkpoint in the cache of Hugging Face"):
-        subject("no/such-checkpoint-anywhere")
+        load_subject("no/such-checkpoint-anywhere")

@@ -25,9 +25,9 @@ from floater.lab.study.analyses import (
     curves,
     draw,
     kinds,
+    load_subject,
     positional_logits,
     probe,
-    subject,
     vectors,
 )
 from floater.lab.study.analyses.subject import run_tokens
@@ -54,11 +54,13 @@ BART = BartConfig(
 def test_a_checkpoint_whose_weights_do_not_fit_is_refused(tmp_path: Path) -> None:
     """A model of torch.compile has other names for its weights; AutoModel would draw them anew."""
     BertForMaskedLM(BERT).save_pretrained(tmp_path)
-    assert isinstance(subject(tmp_path).model, AutoModel.from_pretrained(tmp_path).__class__)  # no pooler
+    assert isinstance(
+        load_subject(tmp_path).model, AutoModel.from_pretrained(tmp_path).__class__
+    )  # no pooler
     file = tmp_path / "model.safetensors"
     save_file({f"_orig_mod.{name}": x for name, x in load_file(file).items()}, file, {"format": "pt"})
     with pytest.raises(DataError, match=r"weights of a BertModel are not there, such as embeddings") as told:
-        subject(tmp_path)
+        load_subject(tmp_path)
     assert "; one that is has the name _orig_mod." in str(told.value)
     assert "\n" not in str(told.value)
 
@@ -125,7 +127,7 @@ def test_the_longest_document_is_no_number_of_positions(tmp_path: Path) -> None:
     )
     FloaterForDocuments(config).save_pretrained(tmp_path / MODEL)
     write_json(tmp_path / RESULT, {LONGEST: 300})
-    of = subject(tmp_path)
+    of = load_subject(tmp_path)
     assert (of.trained_at("words input"), of.trained_at("encoder block 1 query")) == (8, 12)
 
 

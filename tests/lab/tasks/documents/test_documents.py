@@ -84,7 +84,7 @@ def test_lengths_matter_to_the_clock_of_lengths_only() -> None:
     """The same sentence vectors, but the first sentence one word longer: only positions can tell."""
     for position_source, same in (("length", False), ("index", True)):
         made = model(position_source=position_source)
-        made.words.forward = lambda x, positions, costs: torch.ones_like(x)  # type: ignore[method-assign]
+        made.words.forward = lambda x, positions: torch.ones_like(x)  # type: ignore[method-assign]
         made.encoder.norm = torch.nn.Identity()
         short, long = ([[5] * n, [6], [7, 8]] for n in (2, 5))
         logits = [
@@ -92,26 +92,6 @@ def test_lengths_matter_to_the_clock_of_lengths_only() -> None:
             for batch in (collate([{"sentences": s, "label": 0}]) for s in (short, long))
         ]
         assert torch.allclose(*logits, atol=1e-6) == same
-
-
-@pytest.mark.parametrize("weight", [0.5, 2.0])
-@torch.no_grad()
-def test_halting_costs_the_mean_over_all_words_and_over_all_sentences(weight: float) -> None:
-    made = model(share_layers=True, halting=0.9, ponder_cost=weight, word_layers=3)
-    torch.nn.init.normal_(made.words.halting.probability.weight)
-    costs: list[float] = []
-    for row in BATCH["words"]:  # every sentence alone, its cost as often as it has words
-        made.sentence_vectors(row[row > 0][None], found := [])
-        costs += [float(found[0])] * int((row > 0).sum())
-    found = []
-    hook = made.encoder.halting.register_forward_hook(lambda *args: found.append(args[-1]))
-    out = made(**BATCH)
-    hook.remove()
-    spent = (found[0].updates + found[0].remainders)[BATCH["sentences"] >= 0]
-    wanted = weight * (sum(costs) / len(costs) + float(spent.mean()))
-    assert float(out.auxiliary_loss) == pytest.approx(wanted, rel=1e-5)
-    plain = torch.nn.functional.cross_entropy(out.logits, BATCH["labels"])
-    assert float(out.loss) == pytest.approx(float(plain) + wanted, rel=1e-5)
 
 
 def test_every_parameter_learns() -> None:

@@ -104,24 +104,6 @@ def test_events_at_one_time_need_a_resolution():
     torch.testing.assert_close(found, other)  # the third is judged at the least gap, and its time not read
 
 
-@torch.no_grad()
-def test_halting_costs_the_mean_over_the_events_and_not_over_padding():
-    halting = {"position": "none", "share_layers": True, "halting": 0.9, "ponder_cost": 0.5}
-    for build_one, first in ((events, TYPES), (series, torch.randn(2, 5, 2))):
-        model = build_one(**halting)
-        torch.nn.init.normal_(model.encoder.halting.probability.weight)
-        shown = () if build_one is events else (torch.arange(5)[None, :, None].expand(2, 5, 2) != 2,)
-        mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
-        both = model(first, TIMES, *shown, mask).auxiliary_loss
-        alone = [
-            model(first[i : i + 1, :n], TIMES[i : i + 1, :n], *(part[i : i + 1, :n] for part in shown))
-            for i, n in ((0, 5), (1, 3))
-        ]
-        wanted = (5 * alone[0].auxiliary_loss + 3 * alone[1].auxiliary_loss) / 8
-        torch.testing.assert_close(both, wanted)
-        assert float(both) > 0.5  # one step at least
-
-
 def test_every_parameter_learns_through_the_reading():
     model = events(position="floater", position_options={"time_scale": "learned"}, gap_feature=True)
     model(TYPES, TIMES).nll.sum().backward()

@@ -5,8 +5,8 @@ import torch
 import transformers
 from torch import nn
 
+from floater.lab.tasks.language_modeling.head import has_head, head_at, logits_at
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
-from floater.transformer.head import has_head, head_at, logits_at
 
 SIZES = {
     "vocab_size": 50,

@@ -1,7 +1,7 @@
 """Analyses of what a trained model has learned about positions, as numbers and as figures.
 
-Each file has one analysis: a function that returns its numbers, and one that draws them on given axes, so
-that one figure can show several models. `draw` does both for one model, by the name of the analysis.
+Each file has one analysis: a function that returns its numbers, and one that draws them on axes of the
+caller, so that one figure can show several models. `draw` does both for one model, by the analysis's name.
 """
 
 from floater.lab.study.analyses.attention import head_map, head_maps, positional_logits
@@ -12,7 +12,7 @@ from floater.lab.study.analyses.probe import Probe, linear_probe, probe, probe_b
 from floater.lab.study.analyses.reordering import Detection, detect, detection_bars
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import Smoothness, smoothness, smoothness_lines
-from floater.lab.study.analyses.subject import Subject, subject
+from floater.lab.study.analyses.subject import Subject, load_subject
 from floater.lab.study.analyses.vectors import all_vectors, heat_map, vectors
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "heat_map",
     "kinds",
     "linear_probe",
+    "load_subject",
     "panels",
     "positional_logits",
     "probe",
@@ -44,6 +45,5 @@ __all__ = [
     "similarity_map",
     "smoothness",
     "smoothness_lines",
-    "subject",
     "vectors",
 ]

@@ -12,10 +12,17 @@ from transformers import PreTrainedModel
 
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import label_outer, matrix
-from floater.lab.study.analyses.subject import Source, Subject, evaluation, foreign, label, reader, subject
+from floater.lab.study.analyses.subject import (
+    Source,
+    Subject,
+    evaluation,
+    foreign,
+    label,
+    load_subject,
+    reader,
+)
 from floater.positions import Positions
-from floater.transformer.attention import Attention
-from floater.transformer.blocks import EncoderBlock
+from floater.transformer.blocks import Block
 from floater.transformer.stacks import Decoder, Encoder
 
 if TYPE_CHECKING:
@@ -37,7 +44,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     its encoder or its only stack.
 
     Args:
-        source: a model that reads text; see `floater.lab.study.analyses.subject.subject`.
+        source: a model that reads text; see `floater.lab.study.analyses.subject.load_subject`.
         length: number of positions; by default the training length, at most 64.
 
     Returns:
@@ -54,7 +61,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         >>> positional_logits(FloaterModel(config), 3)["block 1"][0, 0].tolist()
         [0.0, -0.25, -0.5]
     """
-    of = subject(source)
+    of = load_subject(source)
     stacks = {
         name.rpartition(".")[2]: module
         for name, module in of.model.named_modules()
@@ -68,16 +75,16 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         } or _first(of, of.length(length, 64))
     if len(stacks) == 1:
         blocks = dict(zip([""], blocks.values(), strict=True))
-    found: dict[str, Tensor] = {}
+    positional: dict[str, Tensor] = {}
     for name, each in blocks.items():
         before: Tensor | None = None
         for block, logits in enumerate(each, start=1):
             if _tells(logits) and (before is None or not torch.allclose(logits, before, equal_nan=True)):
-                found[label(name, f"block {block}")] = logits
+                positional[label(name, f"block {block}")] = logits
             before = logits
-    if not found:
+    if not positional:
         raise DataError(f"{of.name} has no part of its attention that positions give without words")
-    return found
+    return positional
 
 
 def _first(of: Subject, length: int) -> dict[str, list[Tensor]]:
@@ -114,9 +121,9 @@ class _Softmax(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.logits is None and func in self._FUNCTIONS:
-            given = args[0] if args else kwargs["input"]
-            if given.dim() == 4 and given.shape[-2:] == (self.length, self.length):
-                self.logits = given
+            logits = args[0] if args else kwargs["input"]
+            if logits.dim() == 4 and logits.shape[-2:] == (self.length, self.length):
+                self.logits = logits
         return func(*args, **(kwargs or {}))
 
 
@@ -134,39 +141,18 @@ def _tells(logits: Tensor) -> bool:
 def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> list[Tensor]:
     """Return (heads, T, S) of each block's self-attention when all embeddings are zero."""
     positions, position = Positions.arange(length, device=model.device), stack.position
-    state = position.prepare(positions)
+    state, rule = position.prepare(positions), stack.rule(None, check=False)
     zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)
-    found = []
+    blocks = []
     for layer in range(stack.repeats * len(stack.blocks)):
         block = stack.blocks[layer % len(stack.blocks)]
-        assert isinstance(block, EncoderBlock)
+        assert isinstance(block, Block)
         x = position.block(position.embed(zeros, state) if layer == 0 else zeros, state, layer)
         residual = block.attention_residual
         x = residual.norm(x) if residual.norm_first else x
-        found.append(_attended(block.attention, x, stack, state, layer)[0])
-    return [logits.float().cpu() for logits in found]
-
-
-def _attended(attention: Attention, x: Tensor, stack: Encoder | Decoder, state: object, layer: int) -> Tensor:
-    position = stack.position
-    if position.overrides("on_projections"):
-        position.on_projections(
-            {"query": attention.query, "key": attention.key, "value": attention.value}, state, layer
-        )
-    xq, xk, xv = position.inputs(x, state, layer)
-    q = attention.project("query", attention.query, xq, position, state, layer)
-    k = attention.project("key", attention.key, xk, position, state, layer)
-    v = attention.project("value", attention.value, xv, position, state, layer)
-    q, k, _ = (part.transpose(1, 2) for part in position.qkv(q, k, v, state, layer))
-    left, right = position.rotated(q, k, state, layer)
-    logits = left @ right.transpose(-1, -2) * position.scale(q.shape[-1])
-    bias = position.bias(q, k, state, layer)
-    logits = position.logits(logits if bias is None else logits + bias, q, k, state, layer)
-    allowed = position.mask(state, layer)
-    if attention.causal:
-        earlier = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
-        allowed = earlier if allowed is None else allowed & earlier
-    return logits if allowed is None else logits.masked_fill(~allowed, torch.nan)
+        call = block.attention.call(x, position, state, layer=layer, sharpen=rule.temperature)
+        blocks.append(call.logits()[0])
+    return [logits.masked_fill(logits == -torch.inf, torch.nan).float().cpu() for logits in blocks]
 
 
 def head_map(
@@ -208,8 +194,8 @@ def head_maps(figure: Figure, axes: list[Axes], logits: Tensor) -> None:
         >>> head_maps(*panels(2), torch.eye(3).expand(2, 3, 3))
     """
     limits = _limits(logits)
-    for head, (at, own) in enumerate(zip(axes, logits, strict=True), start=1):
-        image = head_map(at, own, limits=limits, title=f"head {head}")
+    for head, (at, head_logits) in enumerate(zip(axes, logits, strict=True), start=1):
+        image = head_map(at, head_logits, limits=limits, title=f"head {head}")
     label_outer(axes)
     figure.colorbar(image, ax=axes, label="logit")  # type: ignore[arg-type]
 

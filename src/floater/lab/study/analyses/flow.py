@@ -14,7 +14,7 @@ from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.plotting import COLOURS, tidy
 from floater.lab.study.analyses.smoothness import mark_trained
-from floater.lab.study.analyses.subject import LONGEST, Source, enter, evaluation, label, subject
+from floater.lab.study.analyses.subject import LONGEST, Source, enter, evaluation, label, load_subject
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,46 +40,53 @@ def curves(source: Source, length: int | None = None, points: int = 600) -> dict
     """Solve the flows of a model over twice their trained range.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`.
         length: end of the curves in tokens; by default twice the training length, at most 512.
         points: number of positions.
 
     Returns:
-        A curve by place: the stack where there are several, the block and the name of the starting vector.
+        The curve of each location: the stack if there are several, the block and the name of the vector.
 
     Raises:
-        DataError: if the model has no flow, or two at one place.
+        DataError: if the model has no flow, or two at one location.
         FlowError: if the solve fails.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
         >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, training_length=20))
-        >>> found = curves(model, points=5)
-        >>> list(found)[:2], found["block 1 key"].positions.tolist(), found["block 1 key"].unit
-        (['block 1 query', 'block 1 key'], [0.0, 10.0, 20.0, 30.0, 40.0], 0.1)
+        >>> by_location = curves(model, points=5)
+        >>> list(by_location)[:2], by_location["block 1 key"].positions.tolist()
+        (['block 1 query', 'block 1 key'], [0.0, 10.0, 20.0, 30.0, 40.0])
     """
-    of = subject(source)
-    flows = {name: module for name, module in of.model.named_modules() if isinstance(module, FlowEncoder)}
+    subject = load_subject(source)
+    flows = {
+        name: module for name, module in subject.model.named_modules() if isinstance(module, FlowEncoder)
+    }
     if not flows:
-        raise DataError(f"{of.name} has no flow")
+        raise DataError(f"{subject.name} has no flow")
     stacks = [_stack(name) for name in flows]
     several = len(set(stacks)) > 1
-    found: dict[str, Curve] = {}
-    with evaluation(of.model):
+    by_location: dict[str, Curve] = {}
+    with evaluation(subject.model):
         for stack, flow in zip(stacks, flows.values(), strict=True):
-            end = length or min(2 * (of.trained_at(stack) or 256), LONGEST)
-            positions = torch.linspace(0, end, points, device=of.model.device)
+            end = length or min(2 * (subject.trained_at(stack) or 256), LONGEST)
+            positions = torch.linspace(0, end, points, device=subject.model.device)
             solved = flow(positions[None])
             for block in flow.blocks:
                 for name in flow.names:
-                    place = label(stack if several else "", f"block {block + 1}", name)
+                    location = label(stack if several else "", f"block {block + 1}", name)
                     values = solved.at(block, name)[0].float().cpu()
-                    enter(of.name, found, place, Curve(positions.cpu(), values, flow.delta * flow.time_scale))
-    return found
+                    enter(
+                        subject.name,
+                        by_location,
+                        location,
+                        Curve(positions.cpu(), values, flow.delta * flow.time_scale),
+                    )
+    return by_location
 
 
 def _stack(name: str) -> str:
-    """Return the stack that a flow belongs to, by the name of its module; of a plugged model the site.
+    """Return the stack of a flow from the name of its module; in a plugged model the stack is the site.
 
     Example:
         >>> _stack("encoder.position.flows.0"), _stack("decoder.cross_position.flows.1")
@@ -105,7 +112,7 @@ def flow_curves(
     """Draw the six components of a flow that move most, over position, with the trained range marked.
 
     Args:
-        axes: to draw on.
+        axes: axes to draw on.
         positions: (P,), in tokens.
         values: (P, d).
         unit: time between two neighbouring tokens, for a second scale; None for none.

@@ -18,12 +18,12 @@ from floater.flow import FlowEncoder
 from floater.lab.study.analyses.attention import head_maps, positional_logits
 from floater.lab.study.analyses.flow import curves, flow_curves
 from floater.lab.study.analyses.plotting import panels
-from floater.lab.study.analyses.probe import drawn, probe, probe_bars
+from floater.lab.study.analyses.probe import probe, probe_bars, random_tokens
 from floater.lab.study.analyses.reordering import detect, detection_bars
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import smoothness, smoothness_lines
-from floater.lab.study.analyses.subject import Source, Subject, chosen, run_tokens, subject
-from floater.lab.study.analyses.vectors import heat_map, placed_vectors, similar_order
+from floater.lab.study.analyses.subject import Source, Subject, chosen, load_subject, run_tokens
+from floater.lab.study.analyses.vectors import heat_map, locate_vectors, similar_order
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +34,7 @@ class Options:
     """Options of an analysis.
 
     Args:
-        where: the place in the model; by default the first.
+        where: location in the model; by default the first.
         length: number of positions.
         trained: training length in tokens, if it differs from that of the model's configuration.
         text: lines that the model reads.
@@ -63,129 +63,135 @@ class Plot:
     numbers: dict[str, Tensor]
 
 
-def _of_vectors(of: Subject, options: Options) -> Plot:
-    place, vectors = placed_vectors(of, options.where, options.length)
-    return _heat_map(of, place, vectors, {"vectors": vectors})
+def _draw_vectors(subject: Subject, options: Options) -> Plot:
+    location, vectors = locate_vectors(subject, options.where, options.length)
+    return _heat_map(subject, location, vectors, {"vectors": vectors})
 
 
-def _of_permuted(of: Subject, options: Options) -> Plot:
-    place, vectors = placed_vectors(of, options.where, options.length)
+def _draw_permuted(subject: Subject, options: Options) -> Plot:
+    location, vectors = locate_vectors(subject, options.where, options.length)
     order = similar_order(vectors)
-    plot = _heat_map(of, place, vectors[:, order], {"vectors": vectors, "order": order})
+    plot = _heat_map(subject, location, vectors[:, order], {"vectors": vectors, "order": order})
     plot.figure.axes[0].set_ylabel("dimension (permuted)")
     return replace(plot, text=f"{plot.text}; dimensions permuted, so that similar ones are neighbours")
 
 
-def _heat_map(of: Subject, place: str, shown: Tensor, numbers: dict[str, Tensor]) -> Plot:
+def _heat_map(subject: Subject, location: str, shown: Tensor, numbers: dict[str, Tensor]) -> Plot:
     figure, (axes,) = panels(1)
-    title = f"{of.name}: position vectors\n{place}"
+    title = f"{subject.name}: position vectors\n{location}"
     heat_map(axes, shown, title=title)
     low, high = (float(end) for end in shown.aminmax())
-    text = f"{len(shown)} positions x {shown.shape[1]} dimensions at {place}, from {low:.3g} to {high:.3g}"
+    text = f"{len(shown)} positions x {shown.shape[1]} dimensions at {location}, from {low:.3g} to {high:.3g}"
     return Plot(figure, title, text, numbers)
 
 
-def _of_similarity(of: Subject, options: Options) -> Plot:
-    place, vectors = placed_vectors(of, options.where, options.length)
-    found = similarity(vectors)
+def _draw_similarity(subject: Subject, options: Options) -> Plot:
+    location, vectors = locate_vectors(subject, options.where, options.length)
+    cosines = similarity(vectors)
     figure, (axes,) = panels(1, width=5.6, height=4.8)
-    title = f"{of.name}: cosine similarity of positions\n{place}"
-    similarity_map(axes, found, title=title)
-    known = [
-        (gap, found.diagonal(gap).nanmean()) for gap in (1, 2, 4, 8, 16, 32, 64, 128, 256) if gap < len(found)
+    title = f"{subject.name}: cosine similarity of positions\n{location}"
+    similarity_map(axes, cosines, title=title)
+    means = [
+        (gap, cosines.diagonal(gap).nanmean())
+        for gap in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        if gap < len(cosines)
     ]
-    text = f"{len(found)} positions at {place}; mean cosine at distance " + ", ".join(
-        f"{gap}: {mean:.3f}" for gap, mean in known
+    text = f"{len(cosines)} positions at {location}; mean cosine at distance " + ", ".join(
+        f"{gap}: {mean:.3f}" for gap, mean in means
     )
-    undefined = int(found.diagonal().isnan().sum())
+    undefined = int(cosines.diagonal().isnan().sum())
     if undefined:
         text += f"; {undefined} positions have a zero vector and no direction"
-    return Plot(figure, title, text, {"similarity": found})
+    return Plot(figure, title, text, {"similarity": cosines})
 
 
-def _of_smoothness(of: Subject, options: Options) -> Plot:
-    place, vectors = placed_vectors(of, options.where, options.length)
-    found = smoothness(vectors)
+def _draw_smoothness(subject: Subject, options: Options) -> Plot:
+    location, vectors = locate_vectors(subject, options.where, options.length)
+    norms = smoothness(vectors)
     figure, (axes,) = panels(1)
-    title = f"{of.name}: norm and smoothness\n{place}"
-    smoothness_lines(axes, found, trained=options.trained or of.trained_at(place), title=title)
+    title = f"{subject.name}: norm and smoothness\n{location}"
+    smoothness_lines(axes, norms, trained=options.trained or subject.trained_at(location), title=title)
     text = (
-        f"{len(vectors)} positions at {place}: norm {found.norm.mean():.3g} "
-        f"({found.norm.min():.3g} to {found.norm.max():.3g}), step {found.step.mean():.3g}, "
-        f"roughness {found.roughness:.3f} (1 for vectors that have nothing to do with each other)"
+        f"{len(vectors)} positions at {location}: norm {norms.norm.mean():.3g} "
+        f"({norms.norm.min():.3g} to {norms.norm.max():.3g}), step {norms.step.mean():.3g}, "
+        f"roughness {norms.roughness:.3f} (1 for vectors that have nothing to do with each other)"
     )
-    return Plot(figure, title, text, {"norm": found.norm, "step": found.step})
+    return Plot(figure, title, text, {"norm": norms.norm, "step": norms.step})
 
 
-def _of_attention(of: Subject, options: Options) -> Plot:
-    found = positional_logits(of, options.length)
-    place, logits = chosen("positional attention", of.name, found, options.where)
+def _draw_attention(subject: Subject, options: Options) -> Plot:
+    by_location = positional_logits(subject, options.length)
+    location, logits = chosen("positional attention", subject.name, by_location, options.where)
     figure, axes = panels(len(logits))
-    title = f"{of.name}: attention by position alone\n{place}"
+    title = f"{subject.name}: attention by position alone\n{location}"
     figure.suptitle(title)
     head_maps(figure, axes, logits)
     weights = logits.nan_to_num(nan=-float("inf")).softmax(-1)
     entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).nanmean(-1)  # of queries that have a key
     text = (
-        f"{len(logits)} heads x {logits.shape[-1]} positions at {place}; "
+        f"{len(logits)} heads x {logits.shape[-1]} positions at {location}; "
         "positions that a head would spread over without words (exp of the entropy): "
         + ", ".join("none" if math.isnan(e) else f"{math.exp(e):.1f}" for e in entropy.tolist())
     )
-    return Plot(figure, title, text, found)
+    return Plot(figure, title, text, by_location)
 
 
-def _of_flow(of: Subject, options: Options) -> Plot:
-    found = curves(of, options.length)
-    place, curve = chosen("flow", of.name, found, options.where)
+def _draw_flow(subject: Subject, options: Options) -> Plot:
+    by_location = curves(subject, options.length)
+    location, curve = chosen("flow", subject.name, by_location, options.where)
     positions, values = curve.positions, curve.values
-    trained = options.trained or of.trained_at(place)
+    trained = options.trained or subject.trained_at(location)
     figure, (axes,) = panels(1, width=7.6)
-    title = f"{of.name}: the flow\n{place}"
+    title = f"{subject.name}: the flow\n{location}"
     flow_curves(axes, positions, values, unit=curve.unit, trained=trained, title=title)
     end = float(positions[-1])
     text = (
-        f"{values.shape[1]} components at {place} from position 0 to {end:g} "
+        f"{values.shape[1]} components at {location} from position 0 to {end:g} "
         f"(time 0 to {end * curve.unit:.3g})" + (f", trained to {trained}" if trained else "") + "; "
         f"norm {values[0].norm():.3g} at the start, {values[-1].norm():.3g} at the end"
     )
     # those of other stacks may end elsewhere
-    same = {name: other.values for name, other in found.items() if torch.equal(other.positions, positions)}
+    same = {
+        name: other.values for name, other in by_location.items() if torch.equal(other.positions, positions)
+    }
     return Plot(figure, title, text, {"positions": positions, **same})
 
 
-def _of_probe(of: Subject, options: Options) -> Plot:
-    found = probe(of, options.length, options.text)
-    figure, (axes,) = panels(1, width=max(5.0, 0.7 * len(found.fits)))
-    title = f"{of.name}: a linear probe reads the position"
-    probe_bars(axes, found, title=title)
-    lines = [f"{place}: R2 {fit.r2:.3f}, {fit.error:.1f} tokens off" for place, fit in found.fits.items()]
+def _draw_probe(subject: Subject, options: Options) -> Plot:
+    fitted = probe(subject, options.length, options.text)
+    figure, (axes,) = panels(1, width=max(5.0, 0.7 * len(fitted.fits)))
+    title = f"{subject.name}: a linear probe reads the position"
+    probe_bars(axes, fitted, title=title)
+    lines = [
+        f"{location}: R2 {fit.r2:.3f}, {fit.error:.1f} tokens off" for location, fit in fitted.fits.items()
+    ]
     text = (
-        f"{found.positions} positions, {found.text}; fitted to {found.rows} rows, "
-        f"tested on {found.held_out} others\n" + "\n".join(lines)
+        f"{fitted.positions} positions, {fitted.text}; fitted to {fitted.rows} rows, "
+        f"tested on {fitted.held_out} others\n" + "\n".join(lines)
     )
     numbers = {
-        "r2": Tensor([fit.r2 for fit in found.fits.values()]),
-        "error": Tensor([fit.error for fit in found.fits.values()]),
+        "r2": Tensor([fit.r2 for fit in fitted.fits.values()]),
+        "error": Tensor([fit.error for fit in fitted.fits.values()]),
     }
     return Plot(figure, title, text, numbers)
 
 
-def _of_reordering(of: Subject, options: Options) -> Plot:
+def _draw_reordering(subject: Subject, options: Options) -> Plot:
     if options.text is None:
         raise DataError("reordering needs sentences: give a file of lines with --text")
-    found = detect(of, options.text)
+    detection = detect(subject, options.text)
     figure, (axes,) = panels(1)
-    title = f"{of.name}: which word was moved"
-    detection_bars(axes, found, title=title)
+    title = f"{subject.name}: which word was moved"
+    detection_bars(axes, detection, title=title)
     text = (
-        f"the moved word is found in {100 * found.inserted:.1f} %, where it came from in "
-        f"{100 * found.original:.1f} %, both in {100 * found.both:.1f} % of {found.held_out} sentences "
-        f"held out (chance {100 * found.chance:.1f} % of each); pointers trained on {found.sentences} "
-        "others, the model frozen"
+        f"the moved word is found in {100 * detection.inserted:.1f} %, where it came from in "
+        f"{100 * detection.original:.1f} %, both in {100 * detection.both:.1f} % of "
+        f"{detection.held_out} sentences held out (chance {100 * detection.chance:.1f} % of each); "
+        f"pointers trained on {detection.sentences} others, the model frozen"
     )
-    if found.too_long:
-        text += f"; sentences excluded because they exceed the model's positions: {found.too_long}"
-    numbers = {"accuracy": Tensor([found.inserted, found.original, found.both])}
+    if detection.too_long:
+        text += f"; sentences excluded because they exceed the model's positions: {detection.too_long}"
+    numbers = {"accuracy": Tensor([detection.inserted, detection.original, detection.both])}
     return Plot(figure, title, text, numbers)
 
 
@@ -196,8 +202,8 @@ class Kind:
     Args:
         help: description of its content.
         draw: function of a subject and `Options`.
-        needs: raises DataError or PositionError if the analysis does not apply to a model.
-        takes: names of the `Options` that it uses.
+        needs: function that raises DataError or PositionError if the analysis does not apply to a model.
+        takes: names of the `Options` that the analysis uses.
         most: largest number of positions that it shows, if it takes a length.
     """
 
@@ -208,64 +214,66 @@ class Kind:
     most: int = 0
 
 
-def _has_flow(of: Subject) -> None:
-    if not any(isinstance(module, FlowEncoder) for module in of.model.modules()):
-        raise DataError(f"{of.name} has no flow")
+def _has_flow(subject: Subject) -> None:
+    if not any(isinstance(module, FlowEncoder) for module in subject.model.modules()):
+        raise DataError(f"{subject.name} has no flow")
 
 
-def _has_vectors(of: Subject) -> None:
-    placed_vectors(of, length=2)
+def _has_vectors(subject: Subject) -> None:
+    locate_vectors(subject, length=2)
 
 
-_PLACED = ("where", "length")
+_LOCATION_OPTIONS = ("where", "length")
 _LINE, _PAIRS = 32768, 2048  # more is not visible, and numbers of all pairs would fill the memory
 KINDS = {
     "vectors": Kind(
         "heat map of the position vectors (Liu et al. 2020, Figure 3)",
-        _of_vectors,
+        _draw_vectors,
         _has_vectors,
-        _PLACED,
+        _LOCATION_OPTIONS,
         _LINE,
     ),
     "permuted_vectors": Kind(
         "heat map of the position vectors, dimensions permuted (Liu et al. 2020, Figure 3b to 3d)",
-        _of_permuted,
+        _draw_permuted,
         _has_vectors,
-        _PLACED,
+        _LOCATION_OPTIONS,
         _LINE,
     ),
     "similarity": Kind(
         "cosine similarity of positions (Dufter et al. 2022, Figure 10)",
-        _of_similarity,
+        _draw_similarity,
         _has_vectors,
-        _PLACED,
+        _LOCATION_OPTIONS,
         _PAIRS,
     ),
     "smoothness": Kind(
         "norm and smoothness along the sequence",
-        _of_smoothness,
+        _draw_smoothness,
         _has_vectors,
-        (*_PLACED, "trained"),
+        (*_LOCATION_OPTIONS, "trained"),
         _LINE,
     ),
     "attention": Kind(
         "attention by position alone, per head (Ke et al. 2021, Figure 5)",
-        _of_attention,
+        _draw_attention,
         positional_logits,
-        _PLACED,
+        _LOCATION_OPTIONS,
         _PAIRS,
     ),
-    "flow": Kind("the flow as curves over time", _of_flow, _has_flow, (*_PLACED, "trained"), _LINE),
+    "flow": Kind(
+        "the flow as curves over time", _draw_flow, _has_flow, (*_LOCATION_OPTIONS, "trained"), _LINE
+    ),
     "probe": Kind(
         "how well a linear probe reads the position",
-        _of_probe,
-        lambda of: run_tokens(of.model, drawn(of, 2, 1)),
+        _draw_probe,
+        lambda subject: run_tokens(subject.model, random_tokens(subject, 2, 1)),
         ("length", "text"),
         _PAIRS,
     ),
     "reordering": Kind(
         "whether a moved word is detected (Yang et al. 2019); needs a text",
-        _of_reordering,
+        _draw_reordering,
         Subject.tokenizer,
         ("text",),
     ),
@@ -273,31 +281,31 @@ KINDS = {
 
 
 def kinds(source: Source) -> list[str]:
-    """Return the analyses that apply to a model.
+    """Return the names of the analyses that apply to a model.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
         >>> kinds(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="t5")))
         ['attention', 'probe']
     """
-    of, found = subject(source), []
+    subject, names = load_subject(source), []
     for name, kind in KINDS.items():
         try:
-            kind.needs(of)
+            kind.needs(subject)
         except (DataError, PositionError):
             continue
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
     """Analyse a model.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`.
         kind: a key of `KINDS`.
         options: options of the analysis.
 
@@ -323,18 +331,17 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
             raise DataError(f"'{kind}' takes no {name}; it takes: {', '.join(KINDS[kind].takes)}")
     if options.length is not None and options.length > KINDS[kind].most:
         raise DataError(f"length is {options.length}; '{kind}' shows at most {KINDS[kind].most} positions")
-    of = subject(source)
+    subject = load_subject(source)
     try:
-        KINDS[kind].needs(of)
+        KINDS[kind].needs(subject)
     except (DataError, PositionError) as error:
-        others = ", ".join(kinds(of))
+        others = ", ".join(kinds(subject))
         raise DataError(f"{error}; floater plot shows: {others}" if others else str(error)) from error
-    return KINDS[kind].draw(of, options)
+    return KINDS[kind].draw(subject, options)
 
 
 def default_path(source: str, kind: str) -> Path:
-    """Return the path of a figure: in the run's directory, or for a checkpoint's name in the working
-    directory.
+    """Return the path of a figure: in the run's directory, or for a checkpoint in the working directory.
 
     Example:
         >>> str(default_path("FacebookAI/roberta-base", "similarity"))

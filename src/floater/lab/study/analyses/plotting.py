@@ -20,12 +20,12 @@ MAP, UNKNOWN = "cividis", "white"
 
 
 def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figure, list[Axes]]:
-    """Make a figure with a number of axes, about as many in a row as in a column, at most four.
+    """Make a figure with axes in a grid of about as many columns as rows, at most four columns.
 
     Args:
         count: number of axes.
-        width: in inches, of one axes if there is but one; of a row of them otherwise.
-        height: in inches, of one axes if there is but one.
+        width: width in inches of a single axes, or least width of a row of several.
+        height: height in inches of a single axes.
 
     Example:
         >>> figure, axes = panels(6)
@@ -59,15 +59,15 @@ def label_outer(axes: Sequence[Axes]) -> None:
         ['', 'x', 'x']
     """
     cells = [at.get_subplotspec() for at in axes]
-    taken = {(cell.rowspan.stop, cell.colspan.stop) for cell in cells if cell is not None}
+    occupied = {(cell.rowspan.stop, cell.colspan.stop) for cell in cells if cell is not None}
     for at, cell in zip(axes, cells, strict=True):
         if cell is None:
             continue
         row, column = cell.rowspan.stop, cell.colspan.stop
-        if (row + 1, column) in taken:
+        if (row + 1, column) in occupied:
             at.set_xlabel("")
             at.tick_params(axis="x", labelbottom=False)
-        if (row, column - 1) in taken:
+        if (row, column - 1) in occupied:
             at.set_ylabel("")
             at.tick_params(axis="y", labelleft=False)
 
@@ -85,7 +85,7 @@ def matrix(
     """Draw a matrix as a heat map, darker for lower values and white for NaN.
 
     Args:
-        axes: to draw on.
+        axes: axes to draw on.
         values: (rows, columns), the first row on top.
         limits: values of the first and the last colour.
         title: title of the axes.
@@ -126,8 +126,8 @@ def save(figure: Figure, path: Path, *, title: str, description: str) -> None:
     """Write a figure, with a title and a description as alternative text.
 
     Args:
-        figure: to write.
-        path: its suffix selects the format: .png, .svg, .pdf.
+        figure: figure to write.
+        path: path of the file, whose suffix selects the format: .png, .svg, .pdf.
         title: title of the figure.
         description: description of its content.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import COLOURS, tidy
-from floater.lab.study.analyses.subject import Source, Subject, check_known, run_tokens, subject
+from floater.lab.study.analyses.subject import Source, Subject, check_vocabulary, load_subject, run_tokens
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ class Fit(NamedTuple):
     """Scores of a linear probe on held-out data.
 
     Args:
-        r2: share of the variance of the position that it explains; below 0 it does worse than the mean.
+        r2: share of the variance of the position that the probe explains; negative if the mean does better.
         error: mean distance from the right position, in tokens.
     """
 
@@ -35,13 +35,13 @@ class Fit(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """Fits by the place that was probed: "input" of the first block, then the output of each block.
+    """Fits of the probes on the input of the first block, "input", and on the output of each block.
 
     Args:
-        fits: fits by place.
-        positions: positions of each row.
-        rows: number of rows to fit, and
-        held_out: to test.
+        fits: fits by the name of the states.
+        positions: number of positions of each row.
+        rows: number of rows that the probes were fitted to.
+        held_out: number of rows that they were tested on.
         text: description of the rows' content.
     """
 
@@ -55,11 +55,11 @@ class Probe:
 def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
     """Fit a ridge regression of the position on the state, and test it on other rows.
 
-    States are (rows, positions, d); the penalty is chosen on the training rows by leave-one-out.
+    The penalty is chosen on the training rows by leave-one-out.
 
     Args:
-        states: (rows, positions, d) to fit.
-        held_out: (other rows, positions, d) to test.
+        states: states to fit, (rows, positions, d).
+        held_out: states to test, (other rows, positions, d).
 
     Example:
         >>> positions = torch.arange(9.0).view(1, 9, 1).expand(4, 9, 1)
@@ -71,15 +71,15 @@ def linear_probe(states: Tensor, held_out: Tensor) -> Fit:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    def parts(given: Tensor) -> tuple[np.ndarray, np.ndarray]:
-        at = torch.arange(given.shape[1]).repeat(len(given))
-        return given.flatten(0, 1).double().numpy(), at.double().numpy()
+    def parts(hidden: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        at = torch.arange(hidden.shape[1]).repeat(len(hidden))
+        return hidden.flatten(0, 1).double().numpy(), at.double().numpy()
 
     probe = make_pipeline(StandardScaler(), RidgeCV(PENALTIES))
     probe.fit(*parts(states))
     x, y = parts(held_out)
-    found = probe.predict(x)
-    return Fit(float(r2_score(y, found)), float(mean_absolute_error(y, found)))
+    predicted = probe.predict(x)
+    return Fit(float(r2_score(y, predicted)), float(mean_absolute_error(y, predicted)))
 
 
 def probe(
@@ -92,25 +92,29 @@ def probe(
 ) -> Probe:
     """Probe for positions in the input of the first block and the output of every block.
 
-    Each row is full of tokens: of a text, or uniform over the vocabulary where there is none. A quarter
-    of the rows is held out. Of an encoder-decoder the encoder is probed.
+    Rows are full of tokens: of a text, or without one uniform over the vocabulary. A quarter of the rows is
+    held out. In an encoder-decoder the encoder is probed.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`.
         length: tokens of a row; by default the training length, at most 128.
         text: lines, which follow one another in the rows.
-        rows: number of rows, to fit and to test together.
+        rows: number of rows to fit and to test, together.
         seed: seed of random tokens.
 
     Raises:
         DataError: if the model reads no tokens, has no tokenizer for the text, or that is too short.
         PositionError: if the position model does not reach that far.
     """
-    of = subject(source)
-    width = of.length(length, LONGEST)
-    ids = drawn(of, width, rows, seed) if text is None else _of_text(of, text, width, rows)
+    subject = load_subject(source)
+    width = subject.length(length, LONGEST)
+    ids = (
+        random_tokens(subject, width, rows, seed)
+        if text is None
+        else _text_tokens(subject, text, width, rows)
+    )
     tested = max(1, int(HELD_OUT * len(ids)))
-    layers = [run_tokens(of.model, part) for part in torch.split(ids, 32)]
+    layers = [run_tokens(subject.model, part) for part in torch.split(ids, 32)]
     fits = {}
     for i, states in enumerate(torch.cat(parts).float() for parts in zip(*layers, strict=True)):
         fits[f"block {i}" if i else "input"] = linear_probe(states[tested:], states[:tested])
@@ -118,44 +122,44 @@ def probe(
     return Probe(fits, width, len(ids) - tested, tested, read)
 
 
-def drawn(of: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
+def random_tokens(subject: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
     """Sample token ids (rows, width) uniformly from the vocabulary.
 
     Raises:
         DataError: if the model reads no tokens.
     """
-    vocabulary = getattr(of.model.config.get_text_config(), "vocab_size", None)
+    vocabulary = getattr(subject.model.config.get_text_config(), "vocab_size", None)
     if not vocabulary:
-        raise DataError(f"{of.name} has no vocabulary: it reads no tokens")
+        raise DataError(f"{subject.name} has no vocabulary: it reads no tokens")
     return torch.randint(int(vocabulary), (rows, width), generator=torch.Generator().manual_seed(seed))
 
 
-def _of_text(of: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
-    tokenizer, lines = of.tokenizer(), [line for line in text if line.strip()]
+def _text_tokens(subject: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
+    tokenizer, lines = subject.tokenizer(), [line for line in text if line.strip()]
     encoded = tokenizer(lines, add_special_tokens=False)["input_ids"] if lines else []
     ids = torch.tensor([token for line in encoded for token in line][: rows * width], dtype=torch.long)
     if len(ids) < 8 * width:
         raise DataError(f"the text has {len(ids)} tokens; a probe over {width} positions needs {8 * width}")
-    check_known(of.name, tokenizer, ids)
+    check_vocabulary(subject.name, tokenizer, ids)
     return ids[: len(ids) // width * width].view(-1, width)
 
 
-def probe_bars(axes: Axes, found: Probe, *, title: str = "") -> None:
-    """Draw the scores of the linear probes at each place, on held-out rows.
+def probe_bars(axes: Axes, probe: Probe, *, title: str = "") -> None:
+    """Draw the R² of each linear probe on the held-out rows.
 
     Args:
-        axes: to draw on.
-        found: result of `probe`.
+        axes: axes to draw on.
+        probe: result of `probe`.
         title: title of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure
-        >>> found = Probe({"input": Fit(1.0, 0.0), "block 1": Fit(0.8, 3.0)}, 64, 12, 4, "text")
-        >>> probe_bars(Figure().subplots(), found)
+        >>> fits = {"input": Fit(1.0, 0.0), "block 1": Fit(0.8, 3.0)}
+        >>> probe_bars(Figure().subplots(), Probe(fits, 64, 12, 4, "text"))
     """
-    shown = [max(0.0, fit.r2) for fit in found.fits.values()]
+    shown = [max(0.0, fit.r2) for fit in probe.fits.values()]
     bars = axes.bar(range(len(shown)), shown, color=COLOURS[0])
-    axes.bar_label(bars, [f"{fit.r2:.2f}" for fit in found.fits.values()])
-    axes.set_xticks(range(len(shown)), list(found.fits), rotation=45 if len(shown) > 8 else 0)
+    axes.bar_label(bars, [f"{fit.r2:.2f}" for fit in probe.fits.values()])
+    axes.set_xticks(range(len(shown)), list(probe.fits), rotation=45 if len(shown) > 8 else 0)
     axes.set_ylim(0, 1.08)
     tidy(axes, title=title, xlabel="what the probe reads", ylabel="R² of the position, held out")

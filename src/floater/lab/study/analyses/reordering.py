@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import COLOURS, tidy
-from floater.lab.study.analyses.subject import Source, Subject, check_known, run_tokens, subject
+from floater.lab.study.analyses.subject import Source, Subject, check_vocabulary, load_subject, run_tokens
 from floater.lab.study.analyses.vectors import reach
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class Moved(NamedTuple):
 
 
 def move(words: int, random: np.random.Generator) -> Moved:
-    """Move one word of a sentence to another place, both sampled uniformly; never the last word, nor behind
-    it.
+    """Move one word of a sentence to another index, both sampled uniformly.
+
+    The last word never moves, and no word moves behind it.
 
     Args:
         words: number of words, at least 3.
@@ -64,12 +65,12 @@ class Detection:
     """Accuracy of detecting a moved word in held-out sentences.
 
     Args:
-        inserted: share of sentences in which its place is found,
-        original: in which the place that it came from is,
-        both: in which both are.
-        chance: share that a random choice would find, of each of the two.
-        sentences: to train the pointers, and
-        held_out: to test them.
+        inserted: share of sentences in which the moved word is detected.
+        original: share of sentences in which its original index is detected.
+        both: share of sentences in which both are.
+        chance: expected share of either for a random choice.
+        sentences: number of sentences that trained the pointers.
+        held_out: number of sentences that tested them.
         too_long: number of excluded sentences, which have more tokens than the model has positions.
     """
 
@@ -83,7 +84,7 @@ class Detection:
 
 
 class Pointers(nn.Module):
-    """Two pointers over the states of a model: to the moved word, and to its original place.
+    """Two pointers over the states of a model: to the moved word, and to its original index.
 
     The first is additive attention with a learned query; the second is dot-product attention from the
     word that the first points at.
@@ -107,8 +108,8 @@ class Pointers(nn.Module):
         """
         h = self.norm(states)
         first = self.inserted(h).squeeze(-1).masked_fill(~words, -torch.inf).log_softmax(-1)
-        found = (first.exp()[:, None] @ self.query(h)).squeeze(1)
-        second = torch.einsum("bd,bwd->bw", found, self.key(h)) * h.shape[-1] ** -0.5
+        moved_query = (first.exp()[:, None] @ self.query(h)).squeeze(1)
+        second = torch.einsum("bd,bwd->bw", moved_query, self.key(h)) * h.shape[-1] ** -0.5
         return first, second.masked_fill(~words, -torch.inf).log_softmax(-1)
 
 
@@ -122,13 +123,12 @@ def detect(
 ) -> Detection:
     """Train two pointers on the last states of a frozen model to find the word that was moved.
 
-    One word of each sentence of 6 to 49 words is moved. The model is not trained on this, only the
-    pointers are (the paper's setting for encoders that were trained to translate); a fifth of the sentences
-    is held out. The tokenizer delimits words; a word is moved with all its subwords, and pointed at by the
-    first.
+    One word of each sentence of 6 to 49 words is moved. Only the pointers are trained, not the model, as in
+    the paper for encoders that were trained to translate. A fifth of the sentences is held out. The
+    tokenizer delimits words; a word is moved with all its subwords, and its first subword represents it.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`; it needs a tokenizer.
+        source: see `floater.lab.study.analyses.subject.load_subject`; it needs a tokenizer.
         text: lines, a sentence each; those that are too short, too long or repeated are excluded, and so are
             those with more tokens than the model has positions.
         sentences: largest number of sentences.
@@ -138,10 +138,10 @@ def detect(
     Raises:
         DataError: if the model has no tokenizer, or too few sentences are left.
     """
-    of = subject(source)
+    subject = load_subject(source)
     random = np.random.default_rng(seed)
-    tokenizer = of.tokenizer()
-    most = reach(of)
+    tokenizer = subject.tokenizer()
+    most = reach(subject)
     examples, too_long = _examples(tokenizer, text, sentences, most, random)
     if len(examples) < LEAST:
         raise DataError(
@@ -149,15 +149,17 @@ def detect(
             + (f" of no more than {most} tokens" if too_long else "")
             + f" and are no repetition; detection needs {LEAST} such sentences"
         )
-    check_known(of.name, tokenizer, torch.tensor([token for ids, _, _ in examples for token in ids]))
-    states = _states(of, [ids for ids, _, _ in examples], [firsts for _, firsts, _ in examples])
+    check_vocabulary(
+        subject.name, tokenizer, torch.tensor([token for ids, _, _ in examples for token in ids])
+    )
+    states = _states(subject, [ids for ids, _, _ in examples], [firsts for _, firsts, _ in examples])
     targets = torch.tensor([[moved.inserted, moved.original] for _, _, moved in examples])
     cut = max(1, int(HELD_OUT * len(examples)))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        pointers = _trained(states[cut:], targets[cut:], epochs, random)
-    right = _right(pointers, states[:cut], targets[:cut])
-    # The last word never moves.
+        pointers = _train_pointers(states[cut:], targets[cut:], epochs, random)
+    right = _correct(pointers, states[:cut], targets[:cut])
+    # the last word never moves
     chance = float(np.mean([1 / (len(moved.order) - 1) for _, _, moved in examples[:cut]]))
     inserted, original = right.float().mean(0).tolist()
     both = float(right.all(1).float().mean())
@@ -167,14 +169,13 @@ def detect(
 def _examples(
     tokenizer: Any, text: Sequence[str], sentences: int, most: int | None, random: np.random.Generator
 ) -> tuple[list[tuple[list[int], list[int], Moved]], int]:
-    """Make examples of sentences, and count those sentences that have more than `most` tokens.
+    """Return examples, and the number of sentences that were excluded for more than `most` tokens.
 
     An example is the token ids of a sentence with a word moved, the first token of each word, and the move.
     """
-    found: list[tuple[list[int], list[int], Moved]] = []
+    examples: list[tuple[list[int], list[int], Moved]] = []
     too_long = 0
-    # If a word has other tokens at the beginning of a line than within it, these would show that it was
-    # moved.
+    # a word whose tokens differ at the beginning of a line and within it would show that it was moved
     twice = tokenizer("so so", add_special_tokens=False)["input_ids"]
     space = "" if twice[:1] == twice[-1:] else " "
     for line in dict.fromkeys(line.strip() for line in text):
@@ -194,13 +195,15 @@ def _examples(
         spans = list(words.values())
         new = [spans[i] for i in moved.order]
         starts = np.cumsum([inside[0], *map(len, new)])[:-1].tolist()
-        found.append(([*ids[: inside[0]], *chain.from_iterable(new), *ids[inside[-1] + 1 :]], starts, moved))
-        if len(found) == sentences:
+        examples.append(
+            ([*ids[: inside[0]], *chain.from_iterable(new), *ids[inside[-1] + 1 :]], starts, moved)
+        )
+        if len(examples) == sentences:
             break
-    return [found[i] for i in random.permutation(len(found))], too_long
+    return [examples[i] for i in random.permutation(len(examples))], too_long
 
 
-def _states(of: Subject, ids: list[list[int]], firsts: list[list[int]]) -> list[Tensor]:
+def _states(subject: Subject, ids: list[list[int]], firsts: list[list[int]]) -> list[Tensor]:
     """Return the last states of a model at the first token of each word, (words, d) of each sentence."""
     states: dict[int, Tensor] = {}
     order = np.argsort([len(row) for row in ids], kind="stable").tolist()
@@ -208,12 +211,14 @@ def _states(of: Subject, ids: list[list[int]], firsts: list[list[int]]) -> list[
         batch = order[start : start + 32]
         rows = [torch.tensor(ids[i]) for i in batch]
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        out = run_tokens(of.model, pad_sequence(rows, batch_first=True), mask)[-1].float()
+        out = run_tokens(subject.model, pad_sequence(rows, batch_first=True), mask)[-1].float()
         states |= {i: row[firsts[i]] for i, row in zip(batch, out, strict=True)}
     return [states[i] for i in range(len(ids))]
 
 
-def _trained(states: list[Tensor], targets: Tensor, epochs: int, random: np.random.Generator) -> Pointers:
+def _train_pointers(
+    states: list[Tensor], targets: Tensor, epochs: int, random: np.random.Generator
+) -> Pointers:
     pointers = Pointers(states[0].shape[-1])
     optimizer = torch.optim.Adam(pointers.parameters(), lr=1e-3)
     for _ in range(epochs):
@@ -228,13 +233,13 @@ def _trained(states: list[Tensor], targets: Tensor, epochs: int, random: np.rand
 
 
 @torch.no_grad()
-def _right(pointers: Pointers, states: list[Tensor], targets: Tensor) -> Tensor:
-    """Return whether each pointer points at the right word, (sentences, 2)."""
-    found: list[Any] = []
+def _correct(pointers: Pointers, states: list[Tensor], targets: Tensor) -> Tensor:
+    """Return which of the two pointers select the right word, (sentences, 2)."""
+    predictions: list[Any] = []
     for start in range(0, len(states), 64):
         first, second = pointers(*_batch(states[start : start + 64]))
-        found.append(torch.stack([first.argmax(-1), second.argmax(-1)], 1))
-    return torch.cat(found) == targets
+        predictions.append(torch.stack([first.argmax(-1), second.argmax(-1)], 1))
+    return torch.cat(predictions) == targets
 
 
 def _batch(states: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -242,22 +247,24 @@ def _batch(states: list[Tensor]) -> tuple[Tensor, Tensor]:
     return pad_sequence(states, batch_first=True), masks
 
 
-def detection_bars(axes: Axes, found: Detection, *, title: str = "") -> None:
-    """Draw the detection rates of the moved word, of its old place and of both, with those of chance.
+def detection_bars(axes: Axes, detection: Detection, *, title: str = "") -> None:
+    """Draw the detection rates of the moved word, of its original index and of both, and those of chance.
 
     Args:
-        axes: to draw on.
-        found: result of `detect`.
+        axes: axes to draw on.
+        detection: result of `detect`.
         title: title of the axes.
 
     Example:
         >>> from matplotlib.figure import Figure
         >>> detection_bars(Figure().subplots(), Detection(0.8, 0.7, 0.6, 0.05, 400, 100))
     """
-    shares = [100 * share for share in (found.inserted, found.original, found.both)]
+    shares = [100 * share for share in (detection.inserted, detection.original, detection.both)]
     bars = axes.bar(range(3), shares, color=COLOURS[0])
     axes.bar_label(bars, [f"{share:.1f}" for share in shares])
-    axes.hlines(100 * found.chance, -0.5, 1.5, color=COLOURS[1], linestyle="--", label="chance, either one")
+    axes.hlines(
+        100 * detection.chance, -0.5, 1.5, color=COLOURS[1], linestyle="--", label="chance, either one"
+    )
     axes.set_xticks(range(3), ["where the word is", "where it came from", "both"])
     axes.set_ylim(0, 108)
     tidy(axes, title=title, xlabel="found in sentences held out", ylabel="% of sentences")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def similarity(vectors: Tensor) -> Tensor:
-    """Compute the cosine similarity of every two of the vectors (positions, d).
+    """Return the cosine similarity of every pair of vectors.
 
     Args:
         vectors: (positions, d).
@@ -28,15 +28,15 @@ def similarity(vectors: Tensor) -> Tensor:
     """
     wide = vectors.double()
     unit = wide / wide.norm(dim=1, keepdim=True)
-    found: Tensor = (unit @ unit.T).clamp(-1, 1)
-    return found.to(vectors.dtype)
+    cosines: Tensor = (unit @ unit.T).clamp(-1, 1)
+    return cosines.to(vectors.dtype)
 
 
 def similarity_map(axes: Axes, similarity: Tensor, *, title: str = "") -> None:
     """Draw the cosine similarity of positions; white where a vector is zero.
 
     Args:
-        axes: to draw on.
+        axes: axes to draw on.
         similarity: (positions, positions).
         title: title of the axes.
 

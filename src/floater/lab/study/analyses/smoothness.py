@@ -34,26 +34,28 @@ class Smoothness(NamedTuple):
 
 
 def smoothness(vectors: Tensor) -> Smoothness:
-    """Compute the norms of vectors (positions, d), and the distance of each from the next.
+    """Return the norms of vectors, and the distance of each from the next.
 
     Args:
         vectors: (positions, d), at least two positions.
 
     Example:
         >>> import torch
-        >>> found = smoothness(torch.tensor([[3.0, 4.0], [3.0, 3.0]]))
-        >>> found.norm[0].item(), found.step.tolist()
+        >>> norm, step = smoothness(torch.tensor([[3.0, 4.0], [3.0, 3.0]]))
+        >>> norm[0].item(), step.tolist()
         (5.0, [1.0])
     """
     return Smoothness(vectors.norm(dim=1), vectors.diff(dim=0).norm(dim=1))
 
 
-def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = None, title: str = "") -> None:
+def smoothness_lines(
+    axes: Axes, smoothness: Smoothness, *, trained: int | None = None, title: str = ""
+) -> None:
     """Draw norm and step by position, with the end of the trained range if it lies within.
 
     Args:
-        axes: to draw on.
-        found: result of `smoothness`.
+        axes: axes to draw on.
+        smoothness: result of `smoothness`.
         trained: training length in tokens.
         title: title of the axes.
 
@@ -62,9 +64,9 @@ def smoothness_lines(axes: Axes, found: Smoothness, *, trained: int | None = Non
         >>> from matplotlib.figure import Figure
         >>> smoothness_lines(Figure().subplots(), smoothness(torch.eye(4)))
     """
-    axes.plot(found.norm.numpy(), color=COLOURS[0], label="norm of the vector")
-    axes.plot(found.step.numpy(), color=COLOURS[1], linestyle="--", label="distance to the next one")
-    mark_trained(axes, trained, len(found.norm))
+    axes.plot(smoothness.norm.numpy(), color=COLOURS[0], label="norm of the vector")
+    axes.plot(smoothness.step.numpy(), color=COLOURS[1], linestyle="--", label="distance to the next one")
+    mark_trained(axes, trained, len(smoothness.norm))
     axes.set_ylim(bottom=0)
     tidy(axes, title=title, xlabel="position", ylabel="length")
     axes.legend(frameon=False)
@@ -74,9 +76,9 @@ def mark_trained(axes: Axes, trained: int | None, shown: int) -> None:
     """Shade the trained range, if positions beyond it are shown as well.
 
     Args:
-        axes: with positions along x.
+        axes: axes with positions along x.
         trained: training length in tokens.
-        shown: positions that are shown.
+        shown: number of positions that are shown.
     """
     if trained is not None and trained < shown:
         axes.axvspan(0, trained - 1, color="0.93", zorder=0, label="trained range")

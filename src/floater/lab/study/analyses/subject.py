@@ -64,7 +64,7 @@ class Subject:
         name: name that a user gave it.
         model: a Hugging Face model, the reference Transformer or any other.
         folder: source of its tokenizer, a directory or the name of a checkpoint; None if it has none.
-        longest: tokens of the longest example that it was trained on, if its run recorded it for a text.
+        longest: number of tokens of the longest training example, if a run on text recorded it.
     """
 
     name: str
@@ -76,49 +76,55 @@ class Subject:
     def trained(self) -> int | None:
         """Return the training length in tokens of the run, else of the configuration, or None."""
         names = "training_length", "max_position_embeddings", "n_positions"
-        found = [self.longest, *(getattr(self.model.config, name, None) for name in names)]
-        return next((length for length in found if isinstance(length, int) and length > 0), None)
+        lengths = [self.longest, *(getattr(self.model.config, name, None) for name in names)]
+        return next((length for length in lengths if isinstance(length, int) and length > 0), None)
 
-    def trained_at(self, place: str) -> int | None:
-        """Return the training length of the stack of a place: the levels of a model of documents differ."""
-        models, (stack, *_) = position_models(self.model), place.split(" ")
-        own = next((model.spec.max_length for name, model in models.items() if name in ("", stack)), None)
+    def trained_at(self, location: str) -> int | None:
+        """Return the training length of the stack at a location; levels of a document model differ in it."""
+        models, (stack, *_) = position_models(self.model), location.split(" ")
+        stack_length = next(
+            (model.spec.max_length for name, model in models.items() if name in ("", stack)), None
+        )
         general = getattr(self.model.config, "training_length", None)
-        return self.trained if own in (None, general) else own
+        return self.trained if stack_length in (None, general) else stack_length
 
-    def length(self, asked: int | None = None, most: int = LONGEST, place: str = "") -> int:
-        """Return the number of positions to analyse: the requested one, else that of training, at most
-        `most`.
+    def length(self, requested: int | None = None, most: int = LONGEST, location: str = "") -> int:
+        """Return the number of positions to analyse.
+
+        Args:
+            requested: the number itself; None for the training length, but at most `most`.
+            most: largest number by default.
+            location: location of the vectors, whose stack decides the training length.
 
         Raises:
             DataError: if there are fewer than two.
         """
-        length = min(self.trained_at(place) or most, most) if asked is None else asked
+        length = min(self.trained_at(location) or most, most) if requested is None else requested
         if length < 2:
             raise DataError(f"length is {length}; there must be at least 2 positions")
         return length
 
     def tokenizer(self) -> Any:
-        """Return its subword tokenizer.
+        """Return the model's subword tokenizer.
 
         Raises:
-            DataError: if it has none that can be read.
+            DataError: if it has no tokenizer, or one that cannot be read.
         """
         try:
             if self.folder is None:
                 raise ValueError("it was given without a directory")
-            found = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
             raise DataError(f"{self.name} has no tokenizer: {' '.join(str(error).split())[:120]}") from error
-        if not getattr(found, "is_fast", False):
+        if not getattr(tokenizer, "is_fast", False):
             raise DataError(f"{self.name} has a tokenizer that does not map tokens to words")
-        return found
+        return tokenizer
 
 
 Source = Subject | PreTrainedModel | str | Path
 
 
-def subject(source: Source) -> Subject:
+def load_subject(source: Source) -> Subject:
     """Return the subject of an analysis.
 
     Args:
@@ -130,7 +136,7 @@ def subject(source: Source) -> Subject:
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
-        >>> subject(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, training_length=64))).trained
+        >>> load_subject(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, training_length=64))).trained
         64
     """
     if isinstance(source, Subject):
@@ -161,7 +167,7 @@ def subject(source: Source) -> Subject:
         raise DataError(f"{source} holds no trained model: {folder / 'config.json'} is no mapping")
     if config.get("floater"):
         return Subject(name, _plugged(folder), str(folder), _longest(folder.parent / RESULT))
-    kind = _own(str(next(iter(config.get("architectures") or []), None)))
+    kind = _model_class(str(next(iter(config.get("architectures") or []), None)))
     longest = _longest(folder.parent / RESULT)
     if kind is None:
         return Subject(name, _hugging_face(str(sealed_model(folder))), str(folder), longest)
@@ -173,16 +179,16 @@ def subject(source: Source) -> Subject:
 def _longest(result: Path) -> int | None:
     """Return the length of a run's longest training example."""
     try:
-        found: int | None = json.loads(result.read_text(encoding="utf-8")).get(LONGEST_EXAMPLE)
+        longest: int | None = json.loads(result.read_text(encoding="utf-8")).get(LONGEST_EXAMPLE)
     except (OSError, ValueError, AttributeError):
         return None
-    return found
+    return longest
 
 
-def _own(architecture: str) -> type[FloaterPreTrainedModel] | None:
-    """Return the class of a model of this library."""
-    found = (getattr(importlib.import_module(module), architecture, None) for module in _MODELS)
-    ours = (kind for kind in found if isinstance(kind, type) and issubclass(kind, FloaterPreTrainedModel))
+def _model_class(architecture: str) -> type[FloaterPreTrainedModel] | None:
+    """Return the class of a model of this library; None for another library's architecture."""
+    classes = (getattr(importlib.import_module(module), architecture, None) for module in _MODELS)
+    ours = (kind for kind in classes if isinstance(kind, type) and issubclass(kind, FloaterPreTrainedModel))
     return next(ours, None)
 
 
@@ -223,10 +229,10 @@ def _hub_answers() -> bool:
     """Return whether the hub can be reached; its own client would try for a minute."""
     if getproxies().keys() & {"https", "all"}:
         return True  # only the proxy can resolve it
-    place = urlsplit(constants.ENDPOINT)
+    endpoint = urlsplit(constants.ENDPOINT)
     try:
-        port = place.port or (80 if place.scheme == "http" else 443)
-        socket.create_connection((str(place.hostname), port), timeout=5).close()
+        port = endpoint.port or (80 if endpoint.scheme == "http" else 443)
+        socket.create_connection((str(endpoint.hostname), port), timeout=5).close()
     except OSError:
         return False
     return True
@@ -252,18 +258,18 @@ def position_models(model: nn.Module) -> dict[str, PositionModel]:
         >>> list(position_models(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9))))
         ['']
     """
-    found: dict[str, PositionModel] = {}
+    models: dict[str, PositionModel] = {}
     for name, module in model.named_modules():
-        if isinstance(module, PositionModel) and not any(name.startswith(f"{outer}.") for outer in found):
-            found[name] = module
-    if len(found) == 1:
-        return dict(zip([""], found.values(), strict=True))
-    places = [name.removesuffix("position").rstrip("._").rpartition(".")[2] for name in found]
-    return dict(zip(places, found.values(), strict=True))
+        if isinstance(module, PositionModel) and not any(name.startswith(f"{outer}.") for outer in models):
+            models[name] = module
+    if len(models) == 1:
+        return dict(zip([""], models.values(), strict=True))
+    stacks = [name.removesuffix("position").rstrip("._").rpartition(".")[2] for name in models]
+    return dict(zip(stacks, models.values(), strict=True))
 
 
 def label(stack: str, *parts: str) -> str:
-    """Return a name for a place in a model.
+    """Return the name of a location in a model.
 
     Example:
         >>> label("", "block 1", "query"), label("encoder", "input")
@@ -272,25 +278,25 @@ def label(stack: str, *parts: str) -> str:
     return " ".join(part for part in (stack, *parts) if part)
 
 
-def enter(name: str, found: dict[str, Any], place: str, value: object) -> None:
-    """Add a value at a place.
+def enter(name: str, values: dict[str, Any], location: str, value: object) -> None:
+    """Add the value of a location.
 
     Args:
         name: name of the model, for error messages.
-        found: values by place, to which the value is added.
-        place: place without a value so far.
-        value: value at the place.
+        values: values by location, to which the value is added.
+        location: location without a value so far.
+        value: value of the location.
 
     Raises:
-        DataError: if the place has a value.
+        DataError: if the location has a value.
     """
-    if place in found:
-        raise DataError(f"{name} has two vectors at '{place}', which must have different names")
-    found[place] = value
+    if location in values:
+        raise DataError(f"{name} has two vectors at '{location}', which must have different names")
+    values[location] = value
 
 
-def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
-    """Check that a tokenizer has the words of a text.
+def check_vocabulary(name: str, tokenizer: Any, ids: Tensor) -> None:
+    """Check that the vocabulary of a tokenizer has the words of a text.
 
     Args:
         name: name of the model, for error messages.
@@ -301,9 +307,9 @@ def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
         DataError: if half of the tokens are unknown, or more than half the same one.
     """
     unknown = tokenizer.unk_token_id
-    of_unknown = 0 if unknown is None else int((ids == unknown).sum())
-    if 2 * of_unknown >= len(ids):
-        raise DataError(f"{of_unknown:,} of the text's {len(ids):,} tokens are unknown to {name}")
+    unknown_count = 0 if unknown is None else int((ids == unknown).sum())
+    if 2 * unknown_count >= len(ids):
+        raise DataError(f"{unknown_count:,} of the text's {len(ids):,} tokens are unknown to {name}")
     token, count = (int(x) for x in (ids.bincount().argmax(), ids.bincount().max()))
     if 2 * count > len(ids):
         raise DataError(
@@ -312,21 +318,21 @@ def check_known(name: str, tokenizer: Any, ids: Tensor) -> None:
         )
 
 
-def chosen(kind: str, name: str, found: dict[str, Any], where: str | None) -> tuple[str, Any]:
-    """Return the value at a place, by default at the first one.
+def chosen(kind: str, name: str, values: dict[str, Any], where: str | None) -> tuple[str, Any]:
+    """Return the value at a location, by default at the first one, with the location.
 
     Raises:
-        DataError: if there is none; the message names the places.
+        DataError: if there is none; the message names the locations.
 
     Example:
         >>> chosen("vectors", "mine", {"input": 1, "block 2": 2}, "block 2")
         ('block 2', 2)
     """
     if where is None:
-        return next(iter(found.items()))
-    if where not in found:
-        raise DataError(f"{name} has no {kind} at '{where}'; it has them at: {', '.join(found)}")
-    return where, found[where]
+        return next(iter(values.items()))
+    if where not in values:
+        raise DataError(f"{name} has no {kind} at '{where}'; it has them at: {', '.join(values)}")
+    return where, values[where]
 
 
 def reader(model: PreTrainedModel) -> Any:
@@ -363,10 +369,10 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def foreign(failed: str) -> Iterator[None]:
-    """Run a model of another library, and replace its errors by one line.
+    """Replace the errors of another library's model within the context by an error of one line.
 
     Args:
-        failed: meaning of an error, for the message.
+        failed: the failure that an error means, the beginning of the message.
 
     Raises:
         DataError: instead of the errors of such models.
@@ -383,7 +389,7 @@ def foreign(failed: str) -> Iterator[None]:
 def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
     """Return the input of the first block and the output of each block, for token ids.
 
-    Of an encoder-decoder it is the encoder.
+    The blocks are those of the encoder in an encoder-decoder.
 
     Args:
         model: a Hugging Face model.
@@ -398,8 +404,6 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
         DataError: if the model cannot be run on text.
     """
     stack = reader(model)
-    if getattr(model.config, "halting", None):
-        raise DataError(f"{type(model).__name__} halts, at each token after as many steps as it likes")
     ids = ids.to(model.device)
     mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
@@ -416,11 +420,11 @@ def _between_blocks(stack: Encoder, run: Callable[[], object]) -> list[Tensor]:
     seen: list[Tensor] = []
     hooks = [
         stack.blocks[0].register_forward_pre_hook(
-            lambda block, given: None if seen else seen.append(given[0])  # shared layers are called again
+            lambda block, args: None if seen else seen.append(args[0])  # shared layers are called again
         )
     ]
     hooks += [
-        block.register_forward_hook(lambda block, given, out: seen.append(out)) for block in stack.blocks
+        block.register_forward_hook(lambda block, args, out: seen.append(out)) for block in stack.blocks
     ]
     try:
         run()

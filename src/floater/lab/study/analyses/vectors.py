@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater.encodings import PositionModel
-from floater.encodings.model import Projection
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import matrix
@@ -23,8 +23,8 @@ from floater.lab.study.analyses.subject import (
     evaluation,
     foreign,
     label,
+    load_subject,
     position_models,
-    subject,
 )
 from floater.positions import Positions
 from floater.pretrained.plug import flows_of, plugged
@@ -42,10 +42,10 @@ NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe", 
 
 
 def vectors(source: Source, where: str | None = None, length: int | None = None) -> Tensor:
-    """Return the vectors that a model adds for positions 0, 1, 2, ... at one place.
+    """Return the vectors that a model adds for positions 0, 1, 2, ... at one location.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`.
         where: one of the keys of `all_vectors`; by default its first.
         length: number of positions; by default the training length, at most 512.
 
@@ -53,7 +53,7 @@ def vectors(source: Source, where: str | None = None, length: int | None = None)
         (positions, d), in float32. Fewer than requested if a table of another library is shorter.
 
     Raises:
-        DataError: if the model adds no such vectors, or none there.
+        DataError: if the model adds no such vectors, or none at that location.
         PositionError: if the position model does not reach that far.
 
     Example:
@@ -62,82 +62,84 @@ def vectors(source: Source, where: str | None = None, length: int | None = None)
         >>> vectors(model, length=3)[:, 0]  # sin(0), sin(1), sin(2)
         tensor([0.0000, 0.8415, 0.9093])
     """
-    return placed_vectors(source, where, length)[1]
+    return locate_vectors(source, where, length)[1]
 
 
-def placed_vectors(source: Source, where: str | None = None, length: int | None = None) -> tuple[str, Tensor]:
-    """Return the same as `vectors`, with the place where they were found."""
-    of = subject(source)
-    found = all_vectors(of, length)
-    if not found:
-        raise DataError(f"{of.name} adds no vectors of positions")
-    return cast(tuple[str, Tensor], chosen("vectors", of.name, found, where))
+def locate_vectors(source: Source, where: str | None = None, length: int | None = None) -> tuple[str, Tensor]:
+    """Return the location of the vectors that `vectors` returns, and the vectors."""
+    subject = load_subject(source)
+    by_location = all_vectors(subject, length)
+    if not by_location:
+        raise DataError(f"{subject.name} adds no vectors of positions")
+    return cast(tuple[str, Tensor], chosen("vectors", subject.name, by_location, where))
 
 
 def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
-    """Return the vectors of positions by the place where a model adds them, learned ones first.
+    """Return the vectors of positions by the location where a model adds them, learned ones first.
 
-    A place is one where a model adds a vector that depends on the position and not on the token. In the
-    reference Transformer, and where a flow was plugged into another model, places are called "input",
-    "block 2", "block 1 query" and so on, with the name of the stack before them where there are several.
+    At a location the model adds a vector that depends on the position and not on the token. In the reference
+    Transformer, and for a flow that was plugged into another model, locations are called "input", "block 2",
+    "block 1 query" and so on, preceded by the name of the stack if there are several.
 
-    In other models places have the names of their modules. They are found by the names
-    of position modules in Hugging Face; one counts if its output changes the input of the first block. Tables
-    whose first rows are not positions, as RoBERTa's and BART's, are returned without those rows.
+    In other models a location has the name of a module. Modules are searched by the names of Hugging Face's
+    position modules; one counts if its output changes the input of the first block. Tables whose first rows
+    are not positions, as RoBERTa's and BART's, are returned without those rows.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`.
         length: number of positions; by default the training length, at most 512.
 
     Returns:
-        (positions, d) by place. Fewer than requested where a table of another library, or a flow that was
+        (positions, d) by location. Fewer than requested where a table of another library, or a flow that was
         baked, ends before.
 
     Raises:
         DataError: if there are fewer than two positions, or a model of another library cannot be run.
         PositionError: if the position model does not reach that far.
     """
-    of = subject(source)
-    with evaluation(of.model):
-        found = _plugged(of, length)
-        if stacks := position_models(of.model):
-            own = _stacked(of, stacks, length)
+    subject = load_subject(source)
+    with evaluation(subject.model):
+        by_location = _plugged(subject, length)
+        if stacks := position_models(subject.model):
+            model_vectors = _stacked(subject, stacks, length)
         else:
-            readable = of.model.main_input_name == "input_ids"
-            own = _tables(of, length) if readable or not found else {}
-    for place, vectors in own.items():
-        enter(of.name, found, place, vectors)
-    return found
+            readable = subject.model.main_input_name == "input_ids"
+            model_vectors = _tables(subject, length) if readable or not by_location else {}
+    for location, vectors in model_vectors.items():
+        enter(subject.name, by_location, location, vectors)
+    return by_location
 
 
-def _stacked(of: Subject, stacks: Mapping[str, PositionModel], length: int | None) -> dict[str, Tensor]:
+def _stacked(subject: Subject, stacks: Mapping[str, PositionModel], length: int | None) -> dict[str, Tensor]:
     """Return the vectors that position models of the reference Transformer add, learned ones first."""
-    found = {
-        label(stack, place): vectors
+    by_location = {
+        label(stack, location): vectors
         for stack, model in stacks.items()
-        for place, vectors in _added(model, of.length(length, place=stack), of.model.device).items()
+        for location, vectors in _added(
+            model, subject.length(length, location=stack), subject.model.device
+        ).items()
     }
-    learned_first = sorted(found.items(), key=lambda item: not item[1].requires_grad)
-    return {place: vectors.detach().float().cpu() for place, vectors in learned_first}
+    learned_first = sorted(by_location.items(), key=lambda item: not item[1].requires_grad)
+    return {location: vectors.detach().float().cpu() for location, vectors in learned_first}
 
 
 @torch.no_grad()
-def _plugged(of: Subject, length: int | None) -> dict[str, Tensor]:
-    """Return the vectors of a plugged flow, baked or not, where they depend on positions."""
-    found: dict[str, Tensor] = {}
-    if plugged(of.model) is None:
-        return found
-    flows, most = flows_of(of.model), of.length(length)
-    positions = torch.arange(min(most, flows.length or most), device=of.model.device)[None]
+def _plugged(subject: Subject, length: int | None) -> dict[str, Tensor]:
+    """Return the vectors of a plugged flow, baked or not, that depend on positions, by location."""
+    by_location: dict[str, Tensor] = {}
+    if plugged(subject.model) is None:
+        return by_location
+    flows, most = flows_of(subject.model), subject.length(length)
+    positions = torch.arange(min(most, flows.length or most), device=subject.model.device)[None]
     for site, fields in flows.layout.items():
         solved = flows(site, positions)
         for field, (blocks, names) in fields.items():
             for block, name in itertools.product(blocks, names):
                 rows = solved[field].at(block, name)[0].float().cpu()
                 if _depends(rows):
-                    place = label(site if len(flows.layout) > 1 else "", f"block {block + 1}", name)
-                    enter(of.name, found, place, rows)
-    return found
+                    location = label(site if len(flows.layout) > 1 else "", f"block {block + 1}", name)
+                    enter(subject.name, by_location, location, rows)
+    return by_location
 
 
 def _depends(rows: Tensor) -> bool:
@@ -146,18 +148,17 @@ def _depends(rows: Tensor) -> bool:
 
 
 def _added(model: PositionModel, length: int, device: torch.device) -> dict[str, Tensor]:
-    """Return the vectors that the hooks of a position model add to any x, if they depend on the position
-    alone."""
+    """Return the vectors that the hooks of a position model add to x whatever it is, by location."""
     state = model.prepare(Positions.arange(length, device=device))
     zeros = torch.zeros(1, length, model.spec.dim, device=device)
     noise = torch.randn(zeros.shape, generator=torch.Generator().manual_seed(0)).to(device)
-    found: dict[str, Tensor] = {}
+    by_location: dict[str, Tensor] = {}
 
-    def look(place: str, change: Callable[[Tensor], Tensor]) -> None:
+    def look(location: str, change: Callable[[Tensor], Tensor]) -> None:
         added = change(zeros) - zeros
         depends = added.shape == zeros.shape and _depends(added[0])
         if depends and torch.allclose(added, change(noise) - noise, atol=1e-5):
-            found[place] = added[0]
+            by_location[location] = added[0]
 
     before_blocks = model.spec.site != "cross"  # where only projections are read
     if before_blocks and model.overrides("embed"):
@@ -168,60 +169,66 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
             look(block, lambda x, layer=layer: model.block(x, state, layer))  # type: ignore[misc]
         if before_blocks and model.overrides("inputs"):
             for i, name in enumerate(("query", "key", "value")):
-                look(f"{block} {name}", lambda x, layer=layer, i=i: model.inputs(x, state, layer)[i])  # type: ignore[misc]
+
+                def read(x: Tensor, layer: int = layer, i: int = i) -> Tensor:
+                    return model.inputs(AttentionContext(state, layer, x))[i]
+
+                look(f"{block} {name}", read)
         for name in _PROJECTIONS[model.spec.site]:
-            own = model.projection_bias(name, state, layer)
-            if own is not None:
-                look(f"{block} {name}", lambda x, own=own: x + own)  # type: ignore[misc]
-    return found
+            bias = model.projection_bias(name, AttentionContext(state, layer))
+            if bias is not None:
+                look(f"{block} {name}", lambda x, bias=bias: x + bias)  # type: ignore[misc]
+    return by_location
 
 
-def reach(of: Subject) -> int | None:
+def reach(subject: Subject) -> int | None:
     """Return the number of positions of a model; None if it is unknown."""
-    with evaluation(of.model):
-        if stacks := position_models(of.model):
+    with evaluation(subject.model):
+        if stacks := position_models(subject.model):
             ends = [model.max_positions for model in stacks.values()]
         else:
-            ends = [None if table is None else len(table) for table in _modules(of).values()]
-    if plugged(of.model) is not None:
-        ends.append(flows_of(of.model).length)
+            ends = [None if table is None else len(table) for table in _modules(subject).values()]
+    if plugged(subject.model) is not None:
+        ends.append(flows_of(subject.model).length)
     return min((end for end in ends if end is not None), default=None)
 
 
-def _tables(of: Subject, length: int | None) -> dict[str, Tensor]:
+def _tables(subject: Subject, length: int | None) -> dict[str, Tensor]:
     """Return the position vectors of another library's model, by the names of their modules."""
-    found, most = {}, of.length(length)
-    for name, table in _modules(of).items():
+    tables, most = {}, subject.length(length)
+    for name, table in _modules(subject).items():
         if table is None:
-            table = _read(of.model, {name: of.model.get_submodule(name)}, most)[0][name]
+            table = _read(subject.model, {name: subject.model.get_submodule(name)}, most)[0][name]
         if _depends(table[:most]):
-            found[name] = table[:most].float().cpu()
-    return found
+            tables[name] = table[:most].float().cpu()
+    return tables
 
 
-def _modules(of: Subject) -> dict[str, Tensor | None]:
+def _modules(subject: Subject) -> dict[str, Tensor | None]:
     """Find the modules that add position vectors in a model of another library, by name.
 
     Returns:
-        The table from the row of position 0 on; None where the vectors are computed.
+        The tables by module, from the row of position 0 on; None for a module that computes the vectors.
     """
-    named = {name: module for name, module in of.model.named_modules() if name.rpartition(".")[2] in NAMES}
-    seen, entered = _read(of.model, named, 2)
-    found: dict[str, Tensor | None] = {}
+    named = {
+        name: module for name, module in subject.model.named_modules() if name.rpartition(".")[2] in NAMES
+    }
+    seen, entered = _read(subject.model, named, 2)
+    tables: dict[str, Tensor | None] = {}
     for name, rows in seen.items():
-        _, otherwise = _read(of.model, named, 2, doubled=name)
+        _, otherwise = _read(subject.model, named, 2, doubled=name)
         if all(map(torch.equal, entered, otherwise)):
             continue  # it is not added: RoFormer's has the angles of its rotations
         module = named[name]
         if not isinstance(module, nn.Embedding):
-            found[name] = None
+            tables[name] = None
             continue
         table = module.weight.detach()
         # the model itself decides which row is that of position 0
         starts = (table[:-1] == rows[0]).all(1) & (table[1:] == rows[1]).all(1)
         if bool(starts.any()):
-            found[name] = table[int(starts.nonzero()[0, 0]) :]
-    return found
+            tables[name] = table[int(starts.nonzero()[0, 0]) :]
+    return tables
 
 
 @torch.no_grad()
@@ -242,7 +249,7 @@ def _read(
     seen: dict[str, Tensor] = {}
 
     def keep(name: str) -> Callable[[nn.Module, Any, Any], Any]:
-        def hook(module: nn.Module, given: Any, out: Any) -> Any:
+        def hook(module: nn.Module, args: Any, out: Any) -> Any:
             first, *others = out if isinstance(out, tuple) else (out,)
             seen[name] = first.reshape(-1, first.shape[-1])[:tokens]
             if name != doubled:
@@ -277,7 +284,7 @@ def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
     Blue is below zero and yellow above; the 1 % of values with the largest magnitude share the last colour.
 
     Args:
-        axes: to draw on.
+        axes: axes to draw on.
         vectors: (positions, d).
         title: title of the axes.
 
@@ -295,7 +302,7 @@ def heat_map(axes: Axes, vectors: Tensor, *, title: str = "") -> None:
 
 
 def similar_order(vectors: Tensor) -> Tensor:
-    """Return the dimensions in an order that puts those with similar values side by side.
+    """Return an order of the dimensions that puts those with similar values side by side.
 
     Liu et al. (2020) permute the dimensions in Figure 3b to 3d "for better visualization" and do not say
     how. This is the optimal leaf order (Bar-Joseph et al. 2001) of a clustering of the dimensions by the

@@ -94,16 +94,16 @@ class CausalLM(TextTask):
         return causal_loss
 
     def before(self, prepared: Prepared) -> dict[str, Any]:
-        found = {f"{name}_before": value for name, value in self._losses(prepared).items()}
+        losses = {f"{name}_before": value for name, value in self._losses(prepared).items()}
         settings = prepared.settings
         if settings.extend.length is not None:
             as_it_was = replace(settings, extend=Extend(), train="all")
             original = super().build(as_it_was, prepared.processor, prepared.train)
             rows = self.score(settings, original, prepared.processor, prepared.valid)
-            found["loss_original"] = rows.scores["loss"]
+            losses["loss_original"] = rows.scores["loss"]
             prepared.processor.model_max_length = settings.extend.length
-        logger.info("before training: %s", ", ".join(f"{k} {v}" for k, v in found.items()))
-        return found
+        logger.info("before training: %s", ", ".join(f"{k} {v}" for k, v in losses.items()))
+        return losses
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         return super().final(prepared) | self._losses(prepared)
@@ -111,12 +111,12 @@ class CausalLM(TextTask):
     def _losses(self, prepared: Prepared) -> dict[str, float]:
         """Return the loss of validation rows, and of long rows if these are longer."""
         settings = prepared.settings
-        found = {"loss": self.validate(prepared).scores["loss"]}
+        losses = {"loss": self.validate(prepared).scores["loss"]}
         if settings.longest > settings.data.block:
             rows = long_rows(prepared.processor, prepared.valid.source, settings.longest, settings.evaluation)
             long = self.score(settings, prepared.model, prepared.processor, rows)
-            found["long_loss"] = long.scores["loss"]
-        return found
+            losses["long_loss"] = long.scores["loss"]
+        return losses
 
     def evaluate(
         self,
@@ -138,19 +138,19 @@ class CausalLM(TextTask):
             DataError: if the run or a file is not valid, or the model has too few positions.
         """
         model, tokenizer, settings = self.load(run)
-        asked, length = settings.evaluation, window or settings.longest
+        evaluation, length = settings.evaluation, window or settings.longest
         edges = doubling(settings.data.block, length) if bins is None else list(bins)
         check_edges(edges)
         texts = self.read_test(settings, source or settings.data.valid)
-        rows = self.encode(settings, tokenizer, texts), long_rows(tokenizer, texts, length, asked)
+        rows = self.encode(settings, tokenizer, texts), long_rows(tokenizer, texts, length, evaluation)
         short, long = (self.score(settings, model, tokenizer, part) for part in rows)
         by_context = ranges(long.losses, None, edges, length)
         report = [
             *_history(Path(run) / RESULT),
             *(
-                f"rows of up to {most:,} tokens: perplexity {found.perplexity:.3f} "
-                f"(loss {found.loss:.4f} nats a token)"
-                for most, found in ((settings.data.block, short), (length, long))
+                f"rows of up to {most:,} tokens: perplexity {score.perplexity:.3f} "
+                f"(loss {score.loss:.4f} nats a token)"
+                for most, score in ((settings.data.block, short), (length, long))
             ),
             f"{'context':<14}{'tokens':>10}{'loss':>9}{'perplexity':>13}",
             *(
@@ -161,10 +161,12 @@ class CausalLM(TextTask):
         ]
         scores = {"loss": short.scores["loss"], "long_loss": long.scores["loss"]}
         scores |= {f"loss_{part.low}_{part.high}": round(part.loss, 4) for part in by_context}
-        for size in (*edges, length) if asked.trials else ():
-            found = passkeys(model, tokenizer, size, asked.depths, asked.trials, asked.max_tokens)
-            scores[f"passkey_{size}"] = round(100 * float(np.mean(found)), 2)
-            depths = ", ".join(f"{100 * share:.0f}" for share in found)
+        for size in (*edges, length) if evaluation.trials else ():
+            recall = passkeys(
+                model, tokenizer, size, evaluation.depths, evaluation.trials, evaluation.max_tokens
+            )
+            scores[f"passkey_{size}"] = round(100 * float(np.mean(recall)), 2)
+            depths = ", ".join(f"{100 * share:.0f}" for share in recall)
             report.append(f"passkey in {size:,} tokens: {scores[f'passkey_{size}']:g} % (by depth: {depths})")
         return Measurement(scores=scores, report="\n".join(report))
 
@@ -175,8 +177,10 @@ def _history(file: Path) -> list[str]:
         return []
     result = json.loads(file.read_text(encoding="utf-8"))
     names = {"loss_original": "as it was", "loss_before": "before training", "loss": "after it"}
-    known = [f"{when} {perplexity(result[name]):.3f}" for name, when in names.items() if name in result]
-    return [f"perplexity of validation rows: {', '.join(known)}"]
+    perplexities = [
+        f"{when} {perplexity(result[name]):.3f}" for name, when in names.items() if name in result
+    ]
+    return [f"perplexity of validation rows: {', '.join(perplexities)}"]
 
 
 def rows_of(tokenizer: Any, texts: Sequence[Sequence[str]], block: int) -> Encoded:
@@ -203,14 +207,14 @@ def rows_of(tokenizer: Any, texts: Sequence[Sequence[str]], block: int) -> Encod
     return rows
 
 
-def long_rows(tokenizer: Any, texts: Any, length: int, asked: Evaluation) -> Encoded:
-    """Encode a text in rows of a length, and choose evenly spaced ones if there are more than `asked.rows`.
+def long_rows(tokenizer: Any, texts: Any, length: int, evaluation: Evaluation) -> Encoded:
+    """Encode a text in rows of a length, and choose `evaluation.rows` evenly spaced ones if there are more.
 
     The documents are concatenated, because each of them may be shorter than a row.
     """
     whole = [[line for document in texts for line in document]]
     rows = rows_of(tokenizer, whole, length)
     full = [row for row in rows.rows if len(row["input_ids"]) == length] or rows.rows
-    chosen = np.unique(np.linspace(0, len(full) - 1, min(asked.rows, len(full))).round().astype(int))
-    made = [full[i] for i in chosen]
-    return Encoded(made, [len(row["input_ids"]) for row in made])
+    chosen = np.unique(np.linspace(0, len(full) - 1, min(evaluation.rows, len(full))).round().astype(int))
+    selected = [full[i] for i in chosen]
+    return Encoded(selected, [len(row["input_ids"]) for row in selected])

@@ -95,10 +95,10 @@ def passkeys(
     Returns:
         The share of the numbers found at each depth.
     """
-    found = np.zeros(depths)
-    for place in range(depths):
-        rng = np.random.default_rng((length, place))
-        texts = [prompt(tokenizer, length, place / max(1, depths - 1), rng) for _ in range(trials)]
+    recalled = np.zeros(depths)
+    for depth in range(depths):
+        rng = np.random.default_rng((length, depth))
+        texts = [prompt(tokenizer, length, depth / max(1, depths - 1), rng) for _ in range(trials)]
         rows = Encoded([{"input_ids": text, "parts": [length]} for text, _ in texts], [length] * trials)
         make = functools.partial(causal_batch, tokenizer=tokenizer)
         with evaluating(model, baked=True), torch.no_grad():
@@ -107,5 +107,5 @@ def passkeys(
                 chosen = model(**batch, use_cache=False).logits[:, :-1].argmax(-1)
                 for row, index in enumerate(indices):
                     last = texts[index][1]
-                    found[place] += bool((chosen[row, -last:] == wanted[row, -last:]).all())
-    return [round(float(share), 4) for share in found / trials]
+                    recalled[depth] += bool((chosen[row, -last:] == wanted[row, -last:]).all())
+    return [round(float(share), 4) for share in recalled / trials]

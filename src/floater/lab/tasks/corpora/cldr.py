@@ -89,7 +89,7 @@ def split(
 
     Raises:
         ImportError: if babel is missing.
-        ValueError: if a language is none of these, or as for `draw`.
+        ValueError: if a language is none of these, or `draw` raises it.
 
     Example:
         >>> {name: len(part) for name, part in split(train=30, valid=20, test=10).items()}
@@ -98,10 +98,10 @@ def split(
          'test_80_100': 10, 'test_100_120': 10, 'test_120_140': 10, 'test_140_up': 10}
     """
     pools = pools_of(source, target, seed, ITEMS, CORE)
-    taken: set[str] = set()
+    seen: set[str] = set()
 
     def part(name: str, count: int, limits: tuple[int, int], mean: float | None) -> list[Pair]:
-        return draw(pools, count, f"{seed}/{name}", limits, mean, taken)
+        return draw(pools, count, f"{seed}/{name}", limits, mean, seen)
 
     short = (3, BINS[0][0] - 1)
     tests = {"test": part("test", test, short, mean_tokens)}
@@ -153,11 +153,11 @@ def write(
 
 
 def draw(
-    pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, taken: set[str]
+    pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, seen: set[str]
 ) -> list[Pair]:
     """Generate distinct aligned sentences.
 
-    Source lengths follow the distribution of maximum entropy on the range with the given mean. Lists grow
+    Source lengths follow the distribution of maximum entropy on the range with the mean `mean`. Lists grow
     until the sampled length is reached or no sampled item fits, so a few sentences are one or two tokens
     shorter than their sampled length, but never outside the range. The first pairs do not depend on `count`.
 
@@ -167,7 +167,7 @@ def draw(
         stream: seed of the sentences.
         limits: least and greatest source length in `tokens`, both included.
         mean: mean source length; None for uniformly distributed lengths.
-        taken: source sentences that are not to be generated, to which those generated are added.
+        seen: source sentences that are not to be generated, to which those generated are added.
 
     Raises:
         ValueError: if an argument is out of range, or `count` sentences of these lengths cannot be made.
@@ -183,20 +183,20 @@ def draw(
     if not 1 <= low <= high:
         raise ValueError(f"token lengths must satisfy 1 <= min <= max, got {low} to {high}")
     rng, lengths, weights = Random(stream), range(low, high + 1), _cumulative_weights(low, high, mean)
-    made: list[Pair] = []
+    pairs: list[Pair] = []
     failures = 0
-    while len(made) < count:
+    while len(pairs) < count:
         pair, length = _sentence(pools, rng, rng.choices(lengths, cum_weights=weights)[0])
-        if low <= length and pair[0] not in taken:
-            taken.add(pair[0])
-            made.append(pair)
+        if low <= length and pair[0] not in seen:
+            seen.add(pair[0])
+            pairs.append(pair)
             failures = 0
         elif (failures := failures + 1) == _PATIENCE:
             raise ValueError(
-                f"made only {len(made)} of {count} distinct sentences of {low} to {high} tokens; "
+                f"made only {len(pairs)} of {count} distinct sentences of {low} to {high} tokens; "
                 "ask for fewer, a wider range or more kinds of item"
             )
-    return made
+    return pairs
 
 
 def _sentence(pools: Pools, rng: Random, length: int) -> tuple[Pair, int]:

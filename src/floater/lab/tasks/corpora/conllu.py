@@ -52,7 +52,7 @@ def read_conllu(path: Path) -> list[Sentence]:
         ...     [(sentence.words, sentence.parents) for sentence in read_conllu(file)]
         [(['Go', 'on'], [-1, 0])]
     """
-    found: list[Sentence] = []
+    sentences: list[Sentence] = []
     rows: dict[int, list[str]] = {}  # fields of each word by line number
     for number, line in enumerate([*read_lines(path), ""], start=1):
         if line.startswith("#"):
@@ -60,11 +60,11 @@ def read_conllu(path: Path) -> list[Sentence]:
                 raise DataError(f"{path}, line {number}: the columns are {columns[1]}, not {_COLUMNS}")
             continue
         if not line.strip():
-            for place, row in rows.items():
+            for line_number, row in rows.items():
                 if row[6] != "_" and int(row[6]) > len(rows):
-                    raise DataError(f"{path}, line {place}: the head is {row[6]}, of {len(rows)} words")
+                    raise DataError(f"{path}, line {line_number}: the head is {row[6]}, of {len(rows)} words")
             if rows:
-                found.append(_sentence([*rows.values()]))
+                sentences.append(_sentence([*rows.values()]))
             rows = {}
             continue
         fields = line.split("\t")
@@ -79,7 +79,7 @@ def read_conllu(path: Path) -> list[Sentence]:
                 f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number, 0 or _"
             )
         rows[number] = fields
-    return found
+    return sentences
 
 
 def _sentence(rows: list[list[str]]) -> Sentence:

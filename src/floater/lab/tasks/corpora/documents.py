@@ -48,9 +48,9 @@ def read_documents(source: str | Path) -> list[Document]:
     name = Path(source)
     try:
         if name.is_dir():
-            places = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
-            files = [(str(path), read_lines(path)) for path in places]
-            labels = {path.parent.name for path in places}
+            text_files = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
+            files = [(str(path), read_lines(path)) for path in text_files]
+            labels = {path.parent.name for path in text_files}
             empty = (path for path in name.rglob("*") if path.is_dir() and not any(path.iterdir()))
             if missing := {path.name for path in empty if not is_leftover(path.relative_to(name))} - labels:
                 logger.warning(
@@ -67,15 +67,15 @@ def read_documents(source: str | Path) -> list[Document]:
                 files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if encrypted
         raise DataError(f"{name}: cannot be read ({reason(error)})") from error
-    found, seen = [], dict[str, str]()
-    for file, of_file in files:
+    documents, seen = [], dict[str, str]()
+    for file, lines in files:
         path = "/".join(Path(file).parts[-2:])
         if (before := seen.setdefault(path, file)) != file:
             raise DataError(f"{name}: {before} and {file} would both be {path}; read one folder of labels")
-        sentences = [words for line in of_file if (words := line.split())]
+        sentences = [words for line in lines if (words := line.split())]
         if not sentences:
             raise DataError(f"{name}: document {path} has no word")
-        found.append(Document(path, path.split("/")[0], sentences))
-    if len({document.label for document in found}) < 2:
-        raise DataError(f"{name}: {len(found)} documents LABEL/NAME.txt, of fewer than two labels")
-    return found
+        documents.append(Document(path, path.split("/")[0], sentences))
+    if len({document.label for document in documents}) < 2:
+        raise DataError(f"{name}: {len(documents)} documents LABEL/NAME.txt, of fewer than two labels")
+    return documents

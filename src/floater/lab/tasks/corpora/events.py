@@ -86,7 +86,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     """
     name = str(source)
     if Path(name).is_dir():
-        return _of_lines(Path(name), columns)
+        return _from_lines(Path(name), columns)
     table = _table(name, columns)
     if not table.num_rows:
         raise DataError(f"{name} holds no event")
@@ -104,15 +104,17 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     by_sequence = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
     null = [np.asarray(table[column].is_null()) for column in columns.values]
     missing = np.stack(null, 1) if null else np.zeros((len(ids), 0), dtype=bool)
-    found = []
+    sequences = []
     for rows in sorted(by_sequence, key=lambda rows: first[group[rows[0]]]):
-        of_rows = tuple("" if types[i] is None else str(types[i]) for i in rows) if types is not None else ()
+        row_types = (
+            tuple("" if types[i] is None else str(types[i]) for i in rows) if types is not None else ()
+        )
         clock = times[rows]
         if exact:
             clock = clock - clock[0]
-        part = clock / per_unit, of_rows, values[rows], ~missing[rows]
-        found.append(_checked(name, EventSequence(ids[rows[0]], *part), columns))
-    return found
+        part = clock / per_unit, row_types, values[rows], ~missing[rows]
+        sequences.append(_checked(name, EventSequence(ids[rows[0]], *part), columns))
+    return sequences
 
 
 def _table(name: str, columns: Columns) -> pa.Table:
@@ -146,10 +148,10 @@ def _table(name: str, columns: Columns) -> pa.Table:
 
 
 def _times(column: Any, name: str, called: str) -> tuple[np.ndarray, int]:
-    """Return a column of times, as integers where it has them, and how many of their units are one of time.
+    """Return a column of times, as integers if it has integers or dates, and their number per unit of time.
 
     Raises:
-        DataError: if it has no times, or floating-point numbers that round them.
+        DataError: if the column has no times, or floating-point numbers that round them.
     """
     per_unit = 1
     if pa.types.is_date(column.type):
@@ -207,26 +209,26 @@ def _checked(name: str, sequence: EventSequence, columns: Columns) -> EventSeque
     return sequence
 
 
-def _of_lines(folder: Path, columns: Columns) -> list[EventSequence]:
+def _from_lines(folder: Path, columns: Columns) -> list[EventSequence]:
     if not columns.type:
         raise DataError(f"{folder} is a directory, which holds types of events; data.columns.type is null")
     times, types = read_lines(folder / TIMES), read_lines(folder / TYPES)
     if len(times) != len(types):
         raise DataError(f"{folder}: {TIMES} has {len(times)} lines, {TYPES} {len(types)}")
-    found = []
-    for line, (of_times, of_types) in enumerate(zip(times, types, strict=True), start=1):
-        names = tuple(of_types.split())
+    sequences = []
+    for line, (time_line, type_line) in enumerate(zip(times, types, strict=True), start=1):
+        names = tuple(type_line.split())
         try:
-            at = np.array([float(x) for x in of_times.split()])
+            at = np.array([float(x) for x in time_line.split()])
         except ValueError as error:
             raise DataError(f"{folder / TIMES}, line {line}: {error}") from error
         if len(at) != len(names):
             raise DataError(f"{folder}, line {line}: {len(at)} times and {len(names)} types")
         if len(at):
             none = np.zeros((len(at), 0))
-            found.append(
+            sequences.append(
                 _checked(str(folder), EventSequence(str(line), at, names, none, none.astype(bool)), columns)
             )
-    if not found:
+    if not sequences:
         raise DataError(f"{folder} holds no event")
-    return found
+    return sequences

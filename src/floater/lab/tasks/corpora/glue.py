@@ -113,10 +113,10 @@ class Examples:
 
 def file_paths(folder: str, task: GlueTask, split: str) -> list[Path]:
     """Return the paths that the file of a split may have; the first one that is there is read."""
-    place = Path(folder) / task.name
-    place = place if place.is_dir() else Path(folder)
+    directory = Path(folder) / task.name
+    directory = directory if directory.is_dir() else Path(folder)
     names = [f"{split}.tsv", f"{split}.tsv.gz", f"sts-{split}.csv"]
-    return [place / name for name in names[: None if task.name == "STS-B" else 2]]
+    return [directory / name for name in names[: None if task.name == "STS-B" else 2]]
 
 
 def find_file(folder: str, task: GlueTask, split: str) -> Path:
@@ -126,13 +126,13 @@ def find_file(folder: str, task: GlueTask, split: str) -> Path:
         DataError: if there is no such file; the message names the existing files.
     """
     paths = file_paths(folder, task, split)
-    place = paths[0].parent
-    if not place.is_dir():
+    directory = paths[0].parent
+    if not directory.is_dir():
         raise no_directory(folder)
     if (path := next(filter(Path.is_file, paths), None)) is not None:
         return path
-    there = ", ".join(sorted(path.name for path in place.iterdir())) or "nothing"
-    raise DataError(f"{place}: there is no {split}.tsv of {task.name}; the folder holds {there}")
+    there = ", ".join(sorted(path.name for path in directory.iterdir())) or "nothing"
+    raise DataError(f"{directory}: there is no {split}.tsv of {task.name}; the folder holds {there}")
 
 
 def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) -> Examples:
@@ -166,7 +166,7 @@ def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) ->
     texts, label, index, width = _columns(lines[0].split("\t"), task, path)
     label = label if labelled else None
     begin = 0 if width is None else 1
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     labels: list[Any] = []
     indices: list[str] = []
     left_out = 0
@@ -180,14 +180,14 @@ def read_examples(path: str | Path, task: GlueTask, *, labelled: bool = True) ->
             raise DataError(
                 f"{path}, line {number}: {len(fields)} fields between tabs; it must have {wanted}"
             )
-        found.append([fields[column].strip() for column in texts])
+        rows.append([fields[column].strip() for column in texts])
         indices.append(str(number - begin - 1) if index is None else fields[index])
         if label is not None:
             labels.append(_label(fields[label], task, f"{path}, line {number}"))
-    if not found:
+    if not rows:
         raise DataError(f"{path}: there is no example in it")
     return Examples(
-        tuple(list(column) for column in zip(*found, strict=True)),
+        tuple(list(column) for column in zip(*rows, strict=True)),
         None if label is None else labels,
         indices,
         left_out,
@@ -218,15 +218,15 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
     if lacking:
         raise DataError(f"{name}: {task.config} has no column {min(lacking)!r}")
     labels = list(data["label"])
-    known = set(labels) != {-1}
+    labelled = set(labels) != {-1}
     for row, label in enumerate(labels):
         low, high = SCORE_RANGE if not task.labels else (0, len(task.labels) - 1)
         kinds = (int,) if task.labels else (int, float)  # not bool
-        if known and not (type(label) in kinds and low <= label <= high):
+        if labelled and not (type(label) in kinds and low <= label <= high):
             raise DataError(f"{name}, {wanted}, row {row}: label {label!r} is not from {low:g} to {high:g}")
     indices = data["idx"] if "idx" in data.column_names else range(len(data))
     return Examples(
-        tuple(list(data[column]) for column in columns), labels if known else None, list(map(str, indices))
+        tuple(list(data[column]) for column in columns), labels if labelled else None, list(map(str, indices))
     )
 
 
@@ -236,9 +236,9 @@ def _columns(
     """Return the columns of texts, label and index, and the number of fields, None without a header."""
     names = [field.strip() for field in fields]
     if all(text in names for text in task.texts):
-        places = [names.index(text) for text in task.texts]
+        columns = [names.index(text) for text in task.texts]
         index = next((names.index(name) for name in ("index", "id") if name in names), None)
-        return places, names.index(task.label) if task.label in names else None, index, len(names)
+        return columns, names.index(task.label) if task.label in names else None, index, len(names)
     if len(fields) in task.columns:
         label, *texts = task.columns[len(fields)]
         return texts, label, None, None
@@ -249,12 +249,12 @@ def _columns(
     )
 
 
-def _label(text: str, task: GlueTask, place: str) -> int | float:
+def _label(text: str, task: GlueTask, where: str) -> int | float:
     text = text.strip()
     if task.labels:
         if text not in task.labels:
             raise DataError(
-                f"{place}: label {text!r} is none of {task.name}; there are: {', '.join(task.labels)}"
+                f"{where}: label {text!r} is none of {task.name}; there are: {', '.join(task.labels)}"
             )
         return task.labels.index(text)
     low, high = SCORE_RANGE
@@ -263,5 +263,5 @@ def _label(text: str, task: GlueTask, place: str) -> int | float:
     except ValueError:
         score = math.nan
     if not low <= score <= high:
-        raise DataError(f"{place}: score {text!r} is not a number from {low:g} to {high:g}")
+        raise DataError(f"{where}: score {text!r} is not a number from {low:g} to {high:g}")
     return score

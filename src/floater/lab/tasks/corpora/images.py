@@ -98,9 +98,9 @@ def read_images(source: str | Path, part: str, channels: int) -> list[Image]:
 def read_image(path: Path, channels: int) -> Tensor:
     """Read an image file as (channels, height, width), with values from 0 to 1.
 
-    Values are divided by the greatest that their number of bits allows. The image is turned as its EXIF
-    orientation says, and transparent parts are laid on white. Of an animation or of several pages, the first
-    is read. Floating-point values must be from 0 to 1.
+    Values are divided by the greatest that their number of bits allows. The image is rotated by its EXIF
+    orientation, and transparent parts are laid on white. Only the first frame of an animation, or page of a
+    document, is read. Floating-point values must be from 0 to 1.
 
     Args:
         path: path of the file.
@@ -124,7 +124,7 @@ def _values(image: PillowImage, channels: int) -> np.ndarray:
     """Return the values of an opened image from 0 to 1, (height, width) or (height, width, 3).
 
     Raises:
-        ValueError: if they have no scale.
+        ValueError: if the values have no scale.
     """
     from PIL import Image as Pillow
     from PIL import ImageOps
@@ -144,7 +144,7 @@ def _values(image: PillowImage, channels: int) -> np.ndarray:
 
 
 def _greatest(image: PillowImage) -> int | None:
-    """Return the number that stands for white in an image of one channel with more than 8 bits, else None."""
+    """Return the value of white in an image of one channel with more than 8 bits; None for other images."""
     if image.mode == "F":
         return 1
     if not image.mode.startswith("I"):

@@ -1,4 +1,4 @@
-"""What operating systems, editors and archivers leave beside data, which no reader takes for data."""
+"""Recognition of the files that operating systems, editors and archivers leave beside data."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _NAMES = {
 
 
 def is_leftover(path: str | PurePath) -> bool:
-    """Return whether a path relative to a folder of data has a part that is no data.
+    """Return whether a path relative to a folder of data belongs to a leftover.
 
-    These are hidden files and folders (`.ipynb_checkpoints`, `._1.png`), lock and backup files of editors,
-    and what Windows, macOS and file servers add to folders.
+    Leftovers are hidden files and folders (`.ipynb_checkpoints`, `._1.png`), lock and backup files of
+    editors, and files that Windows, macOS and file servers add to folders.
 
     Example:
         >>> [is_leftover(path) for path in ("cat/1.png", "cat/._1.png", "__MACOSX/1.png", "cat/Thumbs.db")]
@@ -42,11 +42,11 @@ def is_leftover(path: str | PurePath) -> bool:
 
 
 def without_leftovers(folder: str | Path, paths: Iterable[_P]) -> list[_P]:
-    """Return the sorted paths that are data; a logged line says how many others are skipped.
+    """Return the sorted paths that are data, and log the number of the others.
 
     Args:
-        folder: folder or archive with the paths, for the line. Only what is below it counts: it may itself
-            lie in a hidden folder.
+        folder: folder or archive with the paths. Only paths below it count: it may itself be in a hidden
+            folder.
         paths: paths below the folder, or names of the members of an archive.
     """
     files = sorted(paths)

@@ -56,14 +56,14 @@ def read_race(folder: str | Path) -> list[Question]:
         DataError: if there is no such folder, or a file is not valid; the message names the file and the
             question.
     """
-    place = Path(folder)
-    if not place.is_dir():
+    root = Path(folder)
+    if not root.is_dir():
         raise no_directory(folder)
-    levels = {level: place / level for level in LEVELS if (place / level).is_dir()}
-    if place.name in LEVELS and not levels:
-        levels = {place.name: place}
+    levels = {level: root / level for level in LEVELS if (root / level).is_dir()}
+    if root.name in LEVELS and not levels:
+        levels = {root.name: root}
     if not levels:
-        there = ", ".join(sorted(path.name for path in place.iterdir())[:10]) or "nothing"
+        there = ", ".join(sorted(path.name for path in root.iterdir())[:10]) or "nothing"
         raise DataError(f"{folder}: not a split of RACE: it must hold middle and high; it holds {there}")
     questions = [
         question
@@ -91,11 +91,11 @@ def _passage(path: Path, level: str) -> Iterator[Question]:
             raise DataError(f"{path}: '{name}' must be a list, as long as 'questions'")
     rows = zip(questions, *parts.values(), strict=True)
     for number, (asked, options, answer) in enumerate(rows):
-        place = f"{path}, question {number}"
+        where = f"{path}, question {number}"
         if not isinstance(asked, str) or not _four_texts(options):
-            raise DataError(f"{place}: a question must be a text with {len(LETTERS)} options")
+            raise DataError(f"{where}: a question must be a text with {len(LETTERS)} options")
         if answer is not None and (not isinstance(answer, str) or answer not in tuple(LETTERS)):
-            raise DataError(f"{place}: answer {answer!r} is none of {', '.join(LETTERS)}")
+            raise DataError(f"{where}: answer {answer!r} is none of {', '.join(LETTERS)}")
         name = path.name if path.name.startswith(level) else level + path.name  # both levels have a 1001.txt
         yield Question(
             f"{name}/{number}",

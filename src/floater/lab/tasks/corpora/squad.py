@@ -85,11 +85,11 @@ def read_squad(source: str | Path) -> Questions:
     questions, mismatched = list[Question](), list[str]()
     seen: set[str] = set()
     for number, article in enumerate(data[articles], start=articles.start or 0):
-        place = f"{file}, article {number}"
-        paragraphs = _get(article, "paragraphs", list, place)
-        title = str(_get(article, "title", str, place)) if "title" in article else ""
+        where = f"{file}, article {number}"
+        paragraphs = _get(article, "paragraphs", list, where)
+        title = str(_get(article, "title", str, where)) if "title" in article else ""
         for part, paragraph in enumerate(paragraphs):
-            here = f"{place} {title!r}, paragraph {part}"
+            here = f"{where} {title!r}, paragraph {part}"
             context = _get(paragraph, "context", str, here)
             for asked in _get(paragraph, "qas", list, here):
                 question, matches = _question(asked, title, context, here)
@@ -104,32 +104,32 @@ def read_squad(source: str | Path) -> Questions:
     return Questions(questions, mismatched)
 
 
-def _question(asked: Any, title: str, context: str, place: str) -> tuple[Question, bool]:
+def _question(asked: Any, title: str, context: str, where: str) -> tuple[Question, bool]:
     """Return a question, and whether its first answer is at its stated offset."""
-    id_, text = _get(asked, "id", str, place), _get(asked, "question", str, place)
-    place = f"{place}, question {id_!r}"
-    impossible = _get(asked, "is_impossible", bool, place) if "is_impossible" in asked else None
+    id_, text = _get(asked, "id", str, where), _get(asked, "question", str, where)
+    where = f"{where}, question {id_!r}"
+    impossible = _get(asked, "is_impossible", bool, where) if "is_impossible" in asked else None
     if "answers" not in asked:
         return Question(id_, title, text, context, (), None, False if impossible else None), True
-    answers = _get(asked, "answers", list, place)
+    answers = _get(asked, "answers", list, where)
     # some converters write an empty text for no answer, as the official score counts it
-    answers = [answer for answer in answers if _get(answer, "text", str, place).strip()]
+    answers = [answer for answer in answers if _get(answer, "text", str, where).strip()]
     if impossible is not None and impossible == bool(answers):
         there = f"there are {len(answers)} answers" if answers else "there is no answer"
-        raise DataError(f"{place}: is_impossible is {str(impossible).lower()}, and {there}")
+        raise DataError(f"{where}: is_impossible is {str(impossible).lower()}, and {there}")
     if not answers:
         return Question(id_, title, text, context, (), None, False), True
     texts = tuple(answer["text"] for answer in answers)
-    start = _get(answers[0], "answer_start", int, place)
+    start = _get(answers[0], "answer_start", int, where)
     matches = start >= 0 and context.startswith(texts[0], start)
     return Question(id_, title, text, context, texts, start, True), matches
 
 
-def _get(tree: Any, name: str, kind: type, place: str) -> Any:
+def _get(tree: Any, name: str, kind: type, where: str) -> Any:
     value = tree.get(name) if isinstance(tree, dict) else None
     if type(value) is not kind:  # bool is an int to isinstance
         raise DataError(
-            f"{place}: not the layout of SQuAD: '{name}' is {reprlib.repr(value)}; it must be there, of type "
+            f"{where}: not the layout of SQuAD: '{name}' is {reprlib.repr(value)}; it must be there, of type "
             f"{kind.__name__}"
         )
     return value

@@ -164,7 +164,7 @@ def _encoding(line: bytes) -> str:
         likely = "UTF-16"
     else:
         # ASCII in these encodings has a NUL in every place but one of four, or in one of two
-        often = "".join(str(int(4 * line[place::4].count(0) > len(line) / 2)) for place in range(4))
+        often = "".join(str(int(4 * line[offset::4].count(0) > len(line) / 2)) for offset in range(4))
         shapes = {"0111": "UTF-32 LE", "1110": "UTF-32 BE", "0101": "UTF-16 LE", "1010": "UTF-16 BE"}
         likely, _, order = shapes.get(often, "").partition(" ")
     if likely:

@@ -160,14 +160,14 @@ class Events(Task):
             PositionError: if the position model does not support a sequence.
         """
         sums: dict[str, float] = {}
-        count, of = 0, _of_events if settings.model.goal == "next" else _of_values
+        count, measure = 0, _event_sums if settings.model.goal == "next" else _value_sums
         collate = self.collate(settings, processor, model)
         with evaluating(model):
             for _, batch in in_batches(examples, collate, model.device, 4096):
                 batch.pop("labels")
-                found, more = of(model, batch)
-                count += more
-                sums = {name: sums.get(name, 0.0) + value for name, value in found.items()}
+                batch_sums, batch_count = measure(model, batch)
+                count += batch_count
+                sums = {name: sums.get(name, 0.0) + value for name, value in batch_sums.items()}
         if not count:
             raise DataError("no value that was observed is hidden, so there is nothing to score")
         means, what = {name: value / count for name, value in sums.items()}, "values"
@@ -243,14 +243,14 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     if not len(positive):
         raise DataError(f"{data.train}: no sequence has two events at different times")
     step = float(np.median(positive)) if data.time_per_position is None else data.time_per_position
-    found: dict[str, Any] = {"unit": data.unit, "time_per_position": step, "resolution": data.resolution}
+    fields: dict[str, Any] = {"unit": data.unit, "time_per_position": step, "resolution": data.resolution}
     if model.goal == "next":
-        found["types"] = sorted({name for sequence in sequences for name in sequence.types})
+        fields["types"] = sorted({name for sequence in sequences for name in sequence.types})
         logs = np.log(positive)
-        found["log_gap"] = [float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)]
+        fields["log_gap"] = [float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)]
         quantiles = np.quantile(positive, np.arange(model.components) / model.components)
         # edges that are equal in the model's precision would make a hazard infinite
-        found["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
+        fields["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()
     else:
         values = np.concatenate([sequence.values for sequence in sequences])
         observed = np.concatenate([sequence.observed for sequence in sequences])
@@ -258,27 +258,27 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
             if not observed[:, i].any():
                 raise DataError(f"{data.train}: no value of '{name}' was observed in a training sequence")
         columns = [values[observed[:, i], i] for i in range(values.shape[1])]
-        found["features"] = list(data.columns.values)
-        found["means"] = [float(column.mean()) for column in columns]
+        fields["features"] = list(data.columns.values)
+        fields["means"] = [float(column.mean()) for column in columns]
         # rounding of the mean can make the deviation of equal numbers nonzero
-        found["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
-    config: EventsConfig = model.config(**found)
+        fields["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
+    config: EventsConfig = model.config(**fields)
     return config
 
 
-def _of_events(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+def _event_sums(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
     out = model(**batch)
     follows = batch["mask"][:, 1:]
     right = (out.type_logits[:, :-1].argmax(-1) == batch["types"][:, 1:]) & follows
     unit = model.config.unit
     error = (model.gaps(out.raw[:, :-1]).median() - batch["times"].diff() / unit).abs()
-    nll, of_time = float(out.nll.double().sum()), float(out.nll_gap.double().sum())
-    found = {"nll": nll, "nll_time": of_time, "nll_type": nll - of_time}
-    found |= {"accuracy": float(right.sum()), "mae": float(error[follows].sum())}
-    return found, int(follows.sum())
+    nll, time_nll = float(out.nll.double().sum()), float(out.nll_gap.double().sum())
+    sums = {"nll": nll, "nll_time": time_nll, "nll_type": nll - time_nll}
+    sums |= {"accuracy": float(right.sum()), "mae": float(error[follows].sum())}
+    return sums, int(follows.sum())
 
 
-def _of_values(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
+def _value_sums(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
     out, asked = model(**batch), batch["asked"]
     error = (out.mean - batch["values"])[asked]
     sums = {"nll": out.nll.double().sum(), "rmse": error.square().sum(), "mae": error.abs().sum()}
@@ -295,9 +295,9 @@ def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
         padded[name] = torch.cat((part, empty), 1)
     plain = model(**batch)
     for other in (last, padded):
-        found = model(**other)
+        changed = model(**other)
         for name in ("type_logits", "raw"):
-            before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, found))
+            before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, changed))
             if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
                 raise DataError(
                     f"the position model '{model.config.position}' shows events what comes after them; "

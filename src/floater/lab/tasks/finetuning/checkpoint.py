@@ -58,10 +58,10 @@ def locate(path: str) -> str:
     """
     if path.startswith(PACKAGE):
         name, _, folder = path.removeprefix(PACKAGE).partition("/")
-        found = importlib.util.find_spec(name) if name.isidentifier() else None
-        if found is None or not found.submodule_search_locations:
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
             raise DataError(f"{path}: there is no package '{name}'")
-        inner = Path(found.submodule_search_locations[0]) / folder
+        inner = Path(spec.submodule_search_locations[0]) / folder
         if not inner.is_dir():
             raise DataError(f"{path}: the package has no folder '{folder}'")
         return str(inner)
@@ -111,9 +111,11 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     folder = locate(path)
     config = read_config(folder)
     if isinstance(config, FloaterConfig):
-        of_run = Path(folder).parent / VOCABULARY  # vocabulary of the run that contains the checkpoint
-        alone = not (Path(folder) / TOKENIZER_FILE).is_file() and of_run.is_dir()
-        tokenizer = load_bpe(sealed(of_run) if alone else folder)
+        run_vocabulary = (
+            Path(folder).parent / VOCABULARY
+        )  # vocabulary of the run that contains the checkpoint
+        alone = not (Path(folder) / TOKENIZER_FILE).is_file() and run_vocabulary.is_dir()
+        tokenizer = load_bpe(sealed(run_vocabulary) if alone else folder)
         ids = tokenizer.get_vocab()
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"{BOS} $A {EOS}",
@@ -122,11 +124,11 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         )
         return tokenizer
     with _loading(f"{path}: no tokenizer can be read"):
-        found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # without its files, transformers makes a tokenizer with only special tokens
-    if not isinstance(found, PreTrainedTokenizerFast) or len(found) <= len(set(found.all_special_ids)):
+    if not isinstance(loaded, PreTrainedTokenizerFast) or len(loaded) <= len(set(loaded.all_special_ids)):
         raise DataError(f"{path}: no tokenizer can be read; it should be in tokenizer.json beside the model")
-    tokenizer = found
+    tokenizer = loaded
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise DataError(f"{path}: the tokenizer has neither a padding token nor an end token to pad with")
@@ -157,14 +159,14 @@ def start(
         DataError: if the checkpoint cannot be loaded, lacks other parameters, or cannot be plugged.
     """
     folder = locate(checkpoint.path)
-    if taken := sorted(checkpoint.config.keys() & {*head, *_FIXED}):
-        raise DataError(f"model.config: {taken[0]!r} is not to be set; it follows from the task")
+    if reserved := sorted(checkpoint.config.keys() & {*head, *_FIXED}):
+        raise DataError(f"model.config: {reserved[0]!r} is not to be set; it follows from the task")
     config = read_config(folder, checkpoint.config | head)
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
-    own = bool(getattr(config, "floater", None))
+    has_flow = bool(getattr(config, "floater", None))
     with _loading(f"{checkpoint.path}: no model can be loaded"):
-        model, found = auto.from_pretrained(
+        model, report = auto.from_pretrained(
             folder,
             config=config,
             output_loading_info=True,
@@ -173,7 +175,7 @@ def start(
             ignore_mismatched_sizes=True,  # mismatched parameters are initialised like missing ones
         )
     align(model)
-    new = sorted({*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])})
+    new = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
     body = f"{model.base_model_prefix}."
     lacking = [name for name in new if name.startswith(body) and not any(p in name for p in _POOLERS)]
     if lacking:
@@ -186,14 +188,14 @@ def start(
             f"{checkpoint.path}: the tokenizer has {len(tokenizer)} tokens, but the model "
             f"{config.get_text_config().vocab_size}"
         )
-    plug_in(model, plug, folder if own else None)
+    plug_in(model, plug, folder if has_flow else None)
     flow = sum(p.numel() for name, p in model.named_parameters() if name in flow_parameters(model))
     sizes = type(model).__name__, f"{model.num_parameters():,}", f"{flow:,}"
     logger.info("%s: %s parameters, %s in a plugged flow", *sizes)
     if new:
         logger.info("new parameters, not in %s: %s", checkpoint.path, ", ".join(new))
     else:
-        before, now = ([*of.id2label.values()] for of in (read_config(folder), config))
+        before, now = ([*each.id2label.values()] for each in (read_config(folder), config))
         if {*map(str.lower, before)} == {*map(str.lower, now)} and before != now:
             orders = ", ".join(before), ", ".join(now)
             logger.info("the head of %s was for %s; it is now for %s", checkpoint.path, *orders)
@@ -220,21 +222,21 @@ def load_pretrained(folder: str) -> PreTrainedModel:
     return model
 
 
-def plug_in(model: PreTrainedModel, plug: Plug, own: str | None) -> None:
+def plug_in(model: PreTrainedModel, plug: Plug, flow_checkpoint: str | None) -> None:
     """Plug FLOATER into a model as the settings define, and freeze the parameters that are not trained.
 
     Args:
         model: model that is not plugged, or has the flow of its checkpoint.
         plug: plug in the settings.
-        own: directory of the checkpoint, if it contains a flow.
+        flow_checkpoint: directory of the checkpoint, if it contains a flow.
 
     Raises:
         DataError: if the model or the options cannot be used, or the flow is for another model.
     """
-    given = plug.options is not None or plug.flow is not None
-    if given and own:
-        raise DataError(f"{own} is plugged already; leave plug.options and plug.flow out")
-    if not given and not own and plug.train != "all":
+    plugs = plug.options is not None or plug.flow is not None
+    if plugs and flow_checkpoint:
+        raise DataError(f"{flow_checkpoint} is plugged already; leave plug.options and plug.flow out")
+    if not plugs and not flow_checkpoint and plug.train != "all":
         raise DataError(f"plug.train is '{plug.train}', but nothing is plugged; plug.options={{}} does that")
     try:
         if plug.options is not None:

@@ -46,10 +46,10 @@ class Companions:
             DataError: if a file cannot be read.
         """
         for file in sorted(self.folder.rglob("*")):
-            place = target / file.relative_to(self.folder)
+            destination = target / file.relative_to(self.folder)
             hidden = any(part.startswith(".") for part in file.relative_to(self.folder).parts)
             if (
-                place.exists()
+                destination.exists()
                 or hidden
                 or not file.is_file()
                 or file.suffix not in _ENDINGS
@@ -57,10 +57,10 @@ class Companions:
                 or file.name.endswith(".index.json")
             ):
                 continue
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, place)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, destination)
             if file.name in (_IMAGES, _SENTENCES):
-                place.write_text(json.dumps(self._lengthened(file), indent=2) + "\n", encoding="utf-8")
+                destination.write_text(json.dumps(self._lengthened(file), indent=2) + "\n", encoding="utf-8")
 
     def _lengthened(self, file: Path) -> Any:
         try:

@@ -68,19 +68,19 @@ class Adapter:
         check_numbers(self, r=1, lora_alpha=1, lora_dropout=0)
 
 
-def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, asked: Extend) -> None:
+def extend(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, settings: Extend) -> None:
     """Extend a checkpoint's model as the settings define, and set the maximum length of its tokenizer.
 
     Raises:
         DataError: if the model cannot be extended in this way.
     """
-    if asked.length is None:
+    if settings.length is None:
         return
     try:
-        done = floater.extend(model, asked.length, asked.method, **asked.options)
+        done = floater.extend(model, settings.length, settings.method, **settings.options)
     except (TypeError, ValueError) as error:
         raise DataError(f"extend: {first_line(error)}") from error
-    tokenizer.model_max_length = asked.length
+    tokenizer.model_max_length = settings.length
     logger.info("extended: %s", done)
 
 
@@ -151,15 +151,15 @@ def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
         The positions, (tokens,), strictly increasing.
 
     Example:
-        >>> places = pose(6, 100, np.random.default_rng(0))
-        >>> int(places[0]), bool((np.diff(places) >= 1).all()), (np.diff(places) > 1).sum() <= 1
+        >>> positions = pose(6, 100, np.random.default_rng(0))
+        >>> int(positions[0]), bool((np.diff(positions) >= 1).all()), (np.diff(positions) > 1).sum() <= 1
         (0, True, np.True_)
     """
-    places = np.arange(tokens)
+    positions = np.arange(tokens)
     if tokens > 1:
         first = rng.integers(1, (tokens + 1) // 2 + 1)
-        places[first:] += rng.integers(0, max(0, length - tokens) + 1)
-    return places
+        positions[first:] += rng.integers(0, max(0, length - tokens) + 1)
+    return positions
 
 
 def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:

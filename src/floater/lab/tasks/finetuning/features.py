@@ -160,14 +160,14 @@ def predict(
     Raises:
         DataError: if the model has too few positions for an example.
     """
-    found: list[np.ndarray] = [np.empty(0)] * len(features)
+    predictions: list[np.ndarray] = [np.empty(0)] * len(features)
     if not features.rows:
-        return found
+        return predictions
     make = functools.partial(collate, tokenizer=tokenizer)
     ids = [row["input_ids"] for row in features.rows]
     longest = max(max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids)
     with readable(f"an example of {longest} tokens", "data.max_length"):
         for indices, result, _ in outputs(model, features, make, max_tokens, baked=True):
             for i, row in zip(indices, logits(result).float().cpu().numpy(), strict=True):
-                found[i] = row[:, : features.lengths[i]] if row.ndim == 2 else row
-    return found
+                predictions[i] = row[:, : features.lengths[i]] if row.ndim == 2 else row
+    return predictions

@@ -141,11 +141,11 @@ class FineTuning(CheckpointTask):
             predict(model, Features([part[longest]]), processor)
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
-        found = self.validate(prepared).scores
+        scores = self.validate(prepared).scores
         for split, examples in prepared.valid.more.items():
             more = self.score(prepared.settings, prepared.model, prepared.processor, examples).scores
-            found = found | {f"{name}_{split}": value for name, value in more.items()}
-        return found
+            scores = scores | {f"{name}_{split}": value for name, value in more.items()}
+        return scores
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Features) -> Measurement:
         return self.answer(settings, examples, predict(model, examples, processor))

@@ -97,8 +97,8 @@ class TextTask(CheckpointTask):
 def as_rows(rows: Iterable[list[int]]) -> Encoded:
     """Return rows of token ids as encoded examples."""
     arrays = [np.array(row, dtype=np.int32) for row in rows]
-    made = [{"input_ids": row, "parts": [len(row)], "index": i} for i, row in enumerate(arrays)]
-    return Encoded(made, [len(row) for row in arrays])
+    examples = [{"input_ids": row, "parts": [len(row)], "index": i} for i, row in enumerate(arrays)]
+    return Encoded(examples, [len(row) for row in arrays])
 
 
 def documents_of(tokenizer: PreTrainedTokenizerFast, documents: Texts) -> Iterator[list[int]]:

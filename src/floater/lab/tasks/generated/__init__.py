@@ -95,8 +95,8 @@ class Generated(Task):
         Args:
             run: directory of a finished run.
             source: unused, because the task generates its own questions.
-            bins: first length of every bin but the first; by default one more than the greatest training
-                length, than twice that length, and so on.
+            bins: first length of every bin but the first; by default the greatest training length plus one,
+                twice that length plus one, and so on.
             reading: settings for long examples, see `Reading.of`; by default those of the model.
 
         Returns:
@@ -114,8 +114,8 @@ class Generated(Task):
         model, tokenizer, settings = self.load(run)
         read_by(model, reading)
         data = settings.data
-        made = [(bin, generate(data, "test", data.test, bin)) for bin in data.bins(tuple(bins))]
-        parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in made]
+        generated = [(bin, generate(data, "test", data.test, bin)) for bin in data.bins(tuple(bins))]
+        parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in generated]
         return score_bins(model, parts, data.lengths)
 
     def measure(self, run: RunPath, bins: tuple[int, ...] = ()) -> Measurement:

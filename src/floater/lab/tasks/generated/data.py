@@ -58,22 +58,22 @@ def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> 
     problem = PROBLEMS[data.problem]
     splits = list(_SHARES).index(split)
     random = np.random.default_rng([data.seed, splits, *lengths])
-    found: list[Example] = []
+    examples: list[Example] = []
     missed = 0
-    while len(found) < count:
+    while len(examples) < count:
         try:
             example = problem.generate(data, lengths, random)
         except ValueError as error:
             raise DataError(str(error)) from error
         if split_of(example.question) == split:
-            found.append(example)
+            examples.append(example)
             missed = 0
         elif (missed := missed + 1) == _TRIES:
             raise DataError(
                 f"{_TRIES:,} examples of '{data.problem}' with lengths {lengths[0]} to {lengths[1]} gave no "
                 f"{split} example; there are too few questions: take greater lengths or more symbols"
             )
-    return found
+    return examples
 
 
 def vocabulary(data: Data) -> PreTrainedTokenizerFast:

@@ -55,15 +55,17 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
             right = (logits.argmax(-1) == labels) & asked
             tokens = asked.sum(1)
             sums = {"exact": (right == asked).all(1), "tokens": right.sum(1), "loss": losses.sum(1)}
-            for name, of in (("exact", torch.ones_like(tokens)), ("tokens", tokens), ("loss", tokens)):
-                statistics[name][indices] = torch.stack([sums[name].double(), of.double()], 1).cpu()
-            for index, row, known in zip(indices, losses.cpu(), asked.cpu(), strict=True):
-                nats[index] = row[known].numpy()
+            for name, counts in (("exact", torch.ones_like(tokens)), ("tokens", tokens), ("loss", tokens)):
+                statistics[name][indices] = torch.stack([sums[name].double(), counts.double()], 1).cpu()
+            for index, row, scored in zip(indices, losses.cpu(), asked.cpu(), strict=True):
+                nats[index] = row[scored].numpy()
     lengths = np.array([example.length for example in examples.source])
-    found = Measurement(lengths, statistics, *positions(nats))
+    measurement = Measurement(lengths, statistics, *positions(nats))
     digits = {"loss": 4, "exact": 2, "tokens": 2}
-    known = {name: math.nan if (value := found.score(name)) is None else value for name in digits}
-    return replace(found, scores={name: round(known[name], places) for name, places in digits.items()})
+    scores = {name: math.nan if (value := measurement.score(name)) is None else value for name in digits}
+    return replace(
+        measurement, scores={name: round(scores[name], decimals) for name, decimals in digits.items()}
+    )
 
 
 def score_bins(
@@ -81,7 +83,7 @@ def score_bins(
     Returns:
         The result of `score`; the statistics of a refused bin are NaN, and a note reports it.
     """
-    found: list[Measurement] = []
+    measurements: list[Measurement] = []
     bins: list[dict[str, Any]] = []
     notes = []
     table = [f"{'length':<8}{'examples':>8}  {'exact match %':>13}  {'tokens right %':>14}"]
@@ -99,15 +101,16 @@ def score_bins(
             bins[-1]["refused"] = str(error)
             notes.append(f"lengths {low} to {high} are refused: {error}")
             table.append(f"{f'{low}-{high}':<8}{'-':>8}          refused: {error}")
-        found.append(part)
+        measurements.append(part)
     table.append(f"trained on {trained[0]}-{trained[1]}; tokens are teacher-forced")
     return Measurement(
-        lengths=np.concatenate([part.lengths for part in found]),
+        lengths=np.concatenate([part.lengths for part in measurements]),
         statistics={
-            name: np.concatenate([part.statistics[name] for part in found]) for name in found[0].statistics
+            name: np.concatenate([part.statistics[name] for part in measurements])
+            for name in measurements[0].statistics
         },
-        position_nats=positions([part.position_nats for part in found])[0],
-        position_tokens=positions([part.position_tokens for part in found])[0].astype(np.int64),
+        position_nats=positions([part.position_nats for part in measurements])[0],
+        position_tokens=positions([part.position_tokens for part in measurements])[0].astype(np.int64),
         notes=notes,
         bins=bins,
         report="\n".join(table),

@@ -119,11 +119,11 @@ class Glue(FineTuning):
             best.more = dict(zip(_task(settings).valid[1:], others, strict=True))
             return best
         first, second = examples.pairs
-        found = encode_texts(processor, first, second, settings.data.max_length)
-        found.source = examples
-        for row, label in zip(found.rows if training else (), examples.labels or [], strict=False):
+        features = encode_texts(processor, first, second, settings.data.max_length)
+        features.source = examples
+        for row, label in zip(features.rows if training else (), examples.labels or [], strict=False):
             row[LABEL] = label if _task(settings).labels else label / SCORE_RANGE[1]
-        return found
+        return features
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
         task, examples = _task(settings), features.source

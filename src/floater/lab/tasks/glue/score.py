@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from floater.lab.tasks.corpora.glue import SCORE_RANGE, GlueTask
 
 
-def _correlation(kind: Callable[..., Any], gold: np.ndarray, found: np.ndarray) -> float:
+def _correlation(kind: Callable[..., Any], gold: np.ndarray, predicted: np.ndarray) -> float:
     """Return a correlation, or 0 if one side is constant, for which scipy emits a warning."""
-    return float(np.nan_to_num(kind(gold, found).statistic))
+    return float(np.nan_to_num(kind(gold, predicted).statistic))
 
 
 _MEASURES = {
@@ -56,12 +56,12 @@ def measure(
     """
     scores, gold = torch.from_numpy(np.stack(outputs)).double(), torch.tensor(labels)
     loss = F.cross_entropy(scores, gold) if task.labels else F.mse_loss(scores[:, 0], gold / SCORE_RANGE[1])
-    found = predictions(outputs, task)
-    values = {name: round(100 * float(_MEASURES[name](gold.numpy(), found)), 2) for name in task.metrics}
+    predicted = predictions(outputs, task)
+    values = {name: round(100 * float(_MEASURES[name](gold.numpy(), predicted)), 2) for name in task.metrics}
     return {"loss": round(float(loss), 4)} | values
 
 
-def submission(found: np.ndarray, indices: Sequence[str], task: GlueTask) -> list[str]:
+def submission(predicted: np.ndarray, indices: Sequence[str], task: GlueTask) -> list[str]:
     """Return the lines of a submission file: index and label, or score from 0 to 5.
 
     Scores outside that range are clipped to it.
@@ -71,6 +71,6 @@ def submission(found: np.ndarray, indices: Sequence[str], task: GlueTask) -> lis
         >>> submission(np.array([1, 0]), ["0", "1"], TASKS["RTE"])
         ['index\\tprediction', '0\\tnot_entailment', '1\\tentailment']
     """
-    scores = [f"{score:.3f}" for score in np.clip(found, *SCORE_RANGE)]
-    answers = [task.labels[label] for label in found] if task.labels else scores
+    scores = [f"{score:.3f}" for score in np.clip(predicted, *SCORE_RANGE)]
+    answers = [task.labels[label] for label in predicted] if task.labels else scores
     return ["index\tprediction", *(f"{i}\t{what}" for i, what in zip(indices, answers, strict=True))]

@@ -69,11 +69,11 @@ class LanguageModeling(Task):
     def make_processor(self, settings: LanguageModelingSettings, train: Texts) -> Any:
         data = settings.data
         if data.vocabulary is not None:
-            made = load_bpe(sealed(inside(Path(data.vocabulary), VOCABULARY, MODEL)))
+            tokenizer = load_bpe(sealed(inside(Path(data.vocabulary), VOCABULARY, MODEL)))
         else:
             lines = (line for text in train for line in text)
-            made = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
-        return with_mask(made) if settings.objective == "masked" else made
+            tokenizer = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
+        return with_mask(tokenizer) if settings.objective == "masked" else tokenizer
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         """Pack training texts into rows; validation texts are cut into windows when they are scored."""
@@ -89,10 +89,10 @@ class LanguageModeling(Task):
                 logger.info("%s training lines of more than %s tokens cut", f"{rows.cut:,}", data.block - 1)
         else:
             processes = PartialState().num_processes
-            of_one = (
+            streams_per_process = (
                 settings.training.per_device_train_batch_size or settings.training.max_tokens // data.block
             )
-            rows = Streams(documents, data.block, of_one * processes, begin=begin)
+            rows = Streams(documents, data.block, streams_per_process * processes, begin=begin)
             if rows.streams < processes:
                 raise DataError(f"{rows.tokens:,} tokens are too few for {processes} processes")
             cut = f"{len(rows):,} rows of {rows.streams:,} streams"
@@ -232,11 +232,11 @@ class LanguageModeling(Task):
         model, tokenizer, settings = self.load(run)
         texts = self.read_test(settings, source)
         total, near = _losses(model, tokenizer, settings, texts, window, stride)
-        found = total.losses
+        losses = total.losses
         ordered = reads_in_order(settings) and bool(bins)
-        part = np.searchsorted(bins, found.contexts, side="right") if ordered else np.zeros_like(found.rows)
+        part = np.searchsorted(bins, losses.contexts, side="right") if ordered else np.zeros_like(losses.rows)
         first, sums = summed(
-            found.rows * (len(bins) + 1) + part, found.nats, *([] if near is None else [near.nats])
+            losses.rows * (len(bins) + 1) + part, losses.nats, *([] if near is None else [near.nats])
         )
         tokens = sums[:, -1]
         statistics = {"loss": np.stack([sums[:, 0], tokens], axis=1)}
@@ -244,10 +244,10 @@ class LanguageModeling(Task):
             statistics["excess"] = np.stack([sums[:, 0] - sums[:, 1], tokens], axis=1)
         return replace(
             total,
-            lengths=found.contexts[first] if ordered else tokens.astype(np.int64),
+            lengths=losses.contexts[first] if ordered else tokens.astype(np.int64),
             statistics=statistics,
-            position_nats=np.bincount(found.places, weights=found.nats),
-            position_tokens=np.bincount(found.places),
+            position_nats=np.bincount(losses.positions, weights=losses.nats),
+            position_tokens=np.bincount(losses.positions),
         )
 
     def question(
@@ -280,7 +280,7 @@ def encoded(settings: LanguageModelingSettings, tokenizer: Any, texts: Texts) ->
 
 
 def scorer(
-    settings: LanguageModelingSettings, tokenizer: Any, texts: Texts, *given: int | None
+    settings: LanguageModelingSettings, tokenizer: Any, texts: Texts, *sizes: int | None
 ) -> Callable[..., Score]:
     """Return a function that scores a model on a text.
 
@@ -288,13 +288,13 @@ def scorer(
         settings: settings of the run.
         tokenizer: tokenizer of the run.
         texts: documents of the text.
-        *given: window, stride and memory, as for `LanguageModeling.evaluate`.
+        *sizes: window, stride and memory, as for `LanguageModeling.evaluate`.
 
     Raises:
         DataError: if window, stride or memory is too small, the stride is not below the window, or a memory
             is given together with a stride or for a masked model.
     """
-    asked, (wide, step, held) = settings.evaluation, windows_of(settings, *given)
+    asked, (wide, step, held) = settings.evaluation, windows_of(settings, *sizes)
     documents, begin = encoded(settings, tokenizer, texts), begin_id(tokenizer)
     causal: dict[str, Any] = {"documents": documents, "window": wide, "begin": begin}
     if held:
@@ -335,11 +335,11 @@ def windows_of(
 
 
 def _losses(
-    model: LanguageModel, tokenizer: Any, settings: LanguageModelingSettings, texts: Texts, *given: int | None
+    model: LanguageModel, tokenizer: Any, settings: LanguageModelingSettings, texts: Texts, *sizes: int | None
 ) -> tuple[Score, Losses | None]:
     """Score a text, and again in windows of the training length if those of a causal model are longer."""
-    score = scorer(settings, tokenizer, texts, *given)(model)
-    wide, _, held = windows_of(settings, *given)
+    score = scorer(settings, tokenizer, texts, *sizes)(model)
+    wide, _, held = windows_of(settings, *sizes)
     if held or settings.objective != "causal" or wide <= settings.data.block:
         return score, None
     return score, scorer(settings, tokenizer, texts, settings.data.block)(model).losses

@@ -188,8 +188,8 @@ class Streams(Dataset[Example]):
         stream, row = divmod(index, self.rows)
         start = self.edges[stream] + row * self.block
         part = slice(start, min(start + self.block, self.edges[stream + 1]))
-        found = {"input_ids": self.ids, "labels": self.labels, "document_ids": self.documents}
-        return {name: values[part] for name, values in found.items()}
+        fields = {"input_ids": self.ids, "labels": self.labels, "document_ids": self.documents}
+        return {name: values[part] for name, values in fields.items()}
 
 
 def stream_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
@@ -289,15 +289,15 @@ def masked(
     special = sorted(tokenizer.all_special_ids)
     plain = np.flatnonzero(~np.isin(ids, special))
     count = min(len(plain), max(1, round(masking.rate * len(plain))))
-    places = random.permutation(plain)[:count]
+    positions = random.permutation(plain)[:count]
     draw, any_token = random.random(count), random.integers(len(tokenizer) - len(special), size=count)
     for token in special:  # in increasing order: maps an index among the tokens that are not special to an id
         any_token += any_token >= token
     read, labels = np.array(ids, dtype=np.int64), np.full(len(ids), IGNORED)
-    labels[places] = read[places]
-    read[places[draw < masking.mask]] = tokenizer.mask_token_id
+    labels[positions] = read[positions]
+    read[positions[draw < masking.mask]] = tokenizer.mask_token_id
     swapped = (draw >= masking.mask) & (draw < masking.mask + masking.random)
-    read[places[swapped]] = any_token[swapped]
+    read[positions[swapped]] = any_token[swapped]
     return read, labels
 
 

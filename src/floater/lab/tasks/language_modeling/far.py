@@ -45,25 +45,25 @@ def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
     return first, np.stack([*sums, counts.astype(float)], axis=1)
 
 
-def ranges(found: Losses, near: Losses | None, edges: Sequence[int], window: int) -> list[Range]:
+def ranges(losses: Losses, near: Losses | None, edges: Sequence[int], window: int) -> list[Range]:
     """Average losses over ranges of context; a range without a token is skipped.
 
     Args:
-        found: losses in windows of `window` tokens.
+        losses: losses in windows of `window` tokens.
         near: losses of the same text in windows of the training length.
         edges: first context of every range but the first; those beyond the window are skipped.
         window: number of tokens of a window.
 
     Example:
-        >>> found = Losses(np.zeros(3, int), np.arange(3), np.array([4.0, 2.0, 1.0]))
-        >>> for part in ranges(found, None, [2], 4):
+        >>> losses = Losses(np.zeros(3, int), np.arange(3), np.array([4.0, 2.0, 1.0]))
+        >>> for part in ranges(losses, None, [2], 4):
         ...     print(part.low, part.high, part.tokens, part.loss)
         1 1 1 4.0
         2 3 2 1.5
     """
     bounds = [1, *(edge for edge in edges if 1 < edge < window), window]
-    part = np.searchsorted(bounds[1:], found.contexts, side="right")
-    first, sums = summed(part, found.nats, *([] if near is None else [near.nats]))
+    part = np.searchsorted(bounds[1:], losses.contexts, side="right")
+    first, sums = summed(part, losses.nats, *([] if near is None else [near.nats]))
     return [
         Range(
             low=bounds[index],

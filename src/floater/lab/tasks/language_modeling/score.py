@@ -18,11 +18,11 @@ from transformers import PreTrainedModel
 from floater.errors import DataError
 from floater.lab.tasks.examples import Collate, Encoded, Examples
 from floater.lab.tasks.language_modeling.data import Document, Example, collate, stream_batch
+from floater.lab.tasks.language_modeling.head import logits_at
 from floater.lab.tasks.measurement import Array, Measurement, perplexity
 from floater.lab.training import TokenBatchSampler
 from floater.lab.training.run import evaluating
 from floater.transformer import FloaterForCausalLM
-from floater.transformer.head import logits_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
@@ -37,18 +37,18 @@ class Losses:
 
     Args:
         rows: indices of the windows or rows that predict the tokens, in increasing order, (n,).
-        places: positions in the row of the tokens whose logits predict them, or of the masked tokens, (n,).
+        positions: positions in their row of the tokens whose logits predict, or of the masked tokens, (n,).
         nats: cross-entropy of the tokens, (n,).
     """
 
     rows: Array
-    places: Array
+    positions: Array
     nats: Array
 
     @property
     def contexts(self) -> Array:
         """Return the number of tokens that a causal model has read before each token in its window."""
-        return self.places + 1
+        return self.positions + 1
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,15 @@ def causal_score(
         max_tokens: maximum number of tokens in a batch.
     """
     texts = [np.concatenate([[begin], *document]) for document in documents]
-    seen = [(text, *place) for text in texts for place in windows(len(text), window, stride)]
+    seen = [(text, *span) for text in texts for span in windows(len(text), window, stride)]
 
     def batch(chosen: Sequence[tuple[np.ndarray, int, int, int]]) -> dict[str, Tensor]:
         rows: list[Example] = [{"input_ids": t[a:b], "parts": [b - a]} for t, a, b, _ in chosen]
-        made = collate(rows, pad=0)
-        labels = torch.full_like(made["input_ids"], IGNORED)
+        inputs = collate(rows, pad=0)
+        labels = torch.full_like(inputs["input_ids"], IGNORED)
         for row, (text, start, end, first) in zip(labels, chosen, strict=True):
             row[first - start : end - start] = torch.as_tensor(text[first:end])
-        return made | {"labels": labels}
+        return inputs | {"labels": labels}
 
     rows = Encoded(seen, [end - start for _, start, end, _ in seen])
     return rows_score(model, rows, batch, max_tokens, later=True)
@@ -218,7 +218,7 @@ def remembering_score(
     rows = max(1, max_tokens // (min(window, len(texts[0])) + memory))
 
     def parts() -> Iterator[Part]:
-        for start in _own(range(0, len(texts), rows)):
+        for start in _process_share(range(0, len(texts), rows)):
             chosen, held = texts[start : start + rows], Memory(memory)
             for first in range(0, len(chosen[0]) - 1, window):
                 segments = [
@@ -229,11 +229,11 @@ def remembering_score(
                     }
                     for text in chosen
                 ]
-                made: dict[str, Any] = stream_batch(segments, pad=0)
-                del made["document_ids"]
-                labels = made.pop("labels")
+                inputs: dict[str, Any] = stream_batch(segments, pad=0)
+                del inputs["document_ids"]
+                labels = inputs.pop("labels")
                 which = [(start + i, first) for i in range(len(chosen))]
-                yield which, made | {"memory": held, "use_cache": False}, labels
+                yield which, inputs | {"memory": held, "use_cache": False}, labels
 
     return _score(model, parts())
 
@@ -253,7 +253,7 @@ def rows_score(
 
     def parts() -> Iterator[Part]:
         most = max(max_tokens, max(rows.lengths))
-        for indices in _own([*TokenBatchSampler(rows.lengths, most, seed=0, shuffle=False)]):
+        for indices in _process_share([*TokenBatchSampler(rows.lengths, most, seed=0, shuffle=False)]):
             batch = collate([rows[i] for i in indices])
             labels = batch.pop("labels")
             if later:
@@ -264,7 +264,7 @@ def rows_score(
     return _score(model, parts())
 
 
-def _own(batches: Sequence[Any]) -> Sequence[Any]:
+def _process_share(batches: Sequence[Any]) -> Sequence[Any]:
     """Return the batches that this process scores."""
     state = PartialState()
     return batches[state.process_index :: state.num_processes]
@@ -274,11 +274,11 @@ def _score(model: PreTrainedModel, parts: Iterable[Part]) -> Score:
     """Sum the loss over parts of batches and over processes; no random number of torch is used."""
     state, began = PartialState(), time.perf_counter()
     nats, tokens = 0.0, 0
-    found: dict[RowKey, tuple[Array, Array]] = {}
+    losses_by_row: dict[RowKey, tuple[Array, Array]] = {}
     with evaluating(model, baked=True):
-        for indices, given, labels in parts:
+        for indices, inputs, labels in parts:
             asked = (labels != IGNORED).to(model.device)
-            logits = logits_at(model, asked, **send_to_device(given, model.device))
+            logits = logits_at(model, asked, **send_to_device(inputs, model.device))
             losses = F.cross_entropy(logits.float(), labels.to(model.device)[asked], reduction="none")
             nats += float(losses.sum())
             tokens += len(losses)
@@ -286,14 +286,14 @@ def _score(model: PreTrainedModel, parts: Iterable[Part]) -> Score:
             by_row = np.split(losses.cpu().double().numpy(), ends[:-1])
             for index, row, there in zip(indices, by_row, asked.cpu().numpy(), strict=True):
                 if len(row):
-                    found[index] = there.nonzero()[0], row
+                    losses_by_row[index] = there.nonzero()[0], row
     sums = gather_object([(nats, tokens)]) if state.num_processes > 1 else [(nats, tokens)]
     nats, tokens = (sum(values) for values in zip(*sums, strict=True))
     if not tokens:
         raise DataError("the text has no token to predict")
-    order = sorted(found)
-    places = np.concatenate([np.zeros(0, dtype=np.int64), *(found[index][0] for index in order)])
-    of_tokens = np.concatenate([np.zeros(0), *(found[index][1] for index in order)])
-    rows = np.repeat(np.arange(len(order)), [len(found[index][1]) for index in order])
-    seconds, each = time.perf_counter() - began, Losses(rows, places, of_tokens)
+    order = sorted(losses_by_row)
+    positions = np.concatenate([np.zeros(0, dtype=np.int64), *(losses_by_row[index][0] for index in order)])
+    token_nats = np.concatenate([np.zeros(0), *(losses_by_row[index][1] for index in order)])
+    rows = np.repeat(np.arange(len(order)), [len(losses_by_row[index][1]) for index in order])
+    seconds, each = time.perf_counter() - began, Losses(rows, positions, token_nats)
     return Score(nats=nats, tokens=tokens, seconds=seconds, losses=each)

@@ -7,8 +7,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from floater.lab.tasks.language_modeling.head import has_head, head_at
 from floater.lab.training.run_trainer import RunTrainer
-from floater.transformer.head import has_head, head_at
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
 
@@ -40,9 +40,9 @@ class LanguageModelTrainer(RunTrainer):
         whole = self.accelerator.unwrap_model(model)
         if not self.masked or not has_head(whole):
             return super().compute_loss(model, inputs, *args, **kwargs)
-        places = inputs["labels"] != IGNORED
-        inputs = inputs | {"labels": inputs["labels"][places].unsqueeze(0)}
-        with head_at(whole, places):
+        mask = inputs["labels"] != IGNORED
+        inputs = inputs | {"labels": inputs["labels"][mask].unsqueeze(0)}
+        with head_at(whole, mask):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def step_state(self) -> dict[str, Any]:

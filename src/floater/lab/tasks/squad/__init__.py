@@ -120,7 +120,7 @@ class Squad(FineTuning):
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Windows:
         data = settings.data
-        found = windows(
+        encoded = windows(
             processor,
             examples,
             max_length=data.max_length,
@@ -130,24 +130,26 @@ class Squad(FineTuning):
         )
         if training:
             answered = {i for i, question in enumerate(examples) if question.start is not None}
-            if lost := sorted(answered - found.whole):
+            if lost := sorted(answered - encoded.whole):
                 logger.info(
                     "%s training answers are whole in no window and are learned as none: %s",
                     f"{len(lost):,}",
                     _first([examples[i].id for i in lost]),
                 )
-        return found
+        return encoded
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
         assert isinstance(features, Windows)
         questions, threshold = features.source, settings.answers.threshold
         texts, no_answer = read_answers(features, logits, questions, settings.answers.max_tokens)
         answers = with_threshold(texts, no_answer, threshold)
-        found = score(questions, answers)
+        measurement = score(questions, answers)
         if threshold is not None:
             best = best_scores(questions, texts, no_answer)
-            found = replace(found, scores=found.scores | best.scores, report=f"{found}\n{best}")
-        return replace(found, lines=[json.dumps(answers, ensure_ascii=False)])
+            measurement = replace(
+                measurement, scores=measurement.scores | best.scores, report=f"{measurement}\n{best}"
+            )
+        return replace(measurement, lines=[json.dumps(answers, ensure_ascii=False)])
 
     def evaluate(self, run: RunPath, source: str, *, threshold: float | None = None) -> Measurement:
         """Score the final model of a run on the questions of a file.
@@ -171,7 +173,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _labelled(source: str) -> Questions:
-    found = read_squad(source)
-    if not found.labelled:
+    questions = read_squad(source)
+    if not questions.labelled:
         raise DataError(f"{source}: there are questions without 'answers' and without 'is_impossible'")
-    return found
+    return questions

@@ -86,7 +86,7 @@ def windows(
         return_offsets_mapping=True,
     )
     rows: list[Example] = []
-    found: list[Window] = []
+    encoded_windows: list[Window] = []
     names = [name for name in encoded if name not in ("offset_mapping", "overflow_to_sample_mapping")]
     for i, number in enumerate(encoded["overflow_to_sample_mapping"]):
         part = encoded.encodings[i]
@@ -94,16 +94,16 @@ def windows(
         offsets = np.where(context[:, None], np.array(part.offsets), -1)
         ids = encoded["input_ids"][i]
         null = ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0
-        found.append(Window(number, offsets, null))
+        encoded_windows.append(Window(number, offsets, null))
         row: dict[str, Any] = {name: encoded[name][i] for name in names}
         if labelled:
-            row[LABEL] = _span(questions[number], found[-1])
+            row[LABEL] = _span(questions[number], encoded_windows[-1])
         rows.append(row)
-    return Windows(rows, questions, cut, "data.max_question", windows=found)
+    return Windows(rows, questions, cut, "data.max_question", windows=encoded_windows)
 
 
 def read_answers(
-    found: Windows, logits: Sequence[np.ndarray], questions: Sequence[Question], max_tokens: int
+    windows: Windows, logits: Sequence[np.ndarray], questions: Sequence[Question], max_tokens: int
 ) -> tuple[dict[str, str], dict[str, float]]:
     """Return the best span of each question, and the score of no answer relative to it.
 
@@ -111,7 +111,7 @@ def read_answers(
     windows' null tokens. A span is within one window.
 
     Args:
-        found: encoded windows.
+        windows: encoded windows.
         logits: logits of start and end, (2, T), of each window.
         questions: questions of the windows.
         max_tokens: maximum number of tokens of an answer.
@@ -121,18 +121,18 @@ def read_answers(
     """
     best: dict[int, tuple[float, str]] = defaultdict(lambda: (-np.inf, ""))
     null: dict[int, float] = defaultdict(lambda: np.inf)
-    for window, (start, end) in zip(found.windows, logits, strict=True):
+    for window, (start, end) in zip(windows.windows, logits, strict=True):
         number, context = window.question, questions[window.question].context
         null[number] = min(null[number], float(start[window.null] + end[window.null]))
-        places = np.flatnonzero(window.offsets[:, 0] >= 0)
-        if not len(places):
+        tokens = np.flatnonzero(window.offsets[:, 0] >= 0)
+        if not len(tokens):
             continue  # a context without a token has no span
-        apart = places[None, :] - places[:, None]
-        sums = start[places][:, None] + end[places][None, :]
+        apart = tokens[None, :] - tokens[:, None]
+        sums = start[tokens][:, None] + end[tokens][None, :]
         sums[(apart < 0) | (apart >= max_tokens)] = -np.inf
         i, j = np.unravel_index(sums.argmax(), sums.shape)
         if sums[i, j] > best[number][0]:
-            text = context[window.offsets[places[i], 0] : window.offsets[places[j], 1]]
+            text = context[window.offsets[tokens[i], 0] : window.offsets[tokens[j], 1]]
             best[number] = float(sums[i, j]), text.strip()
     return (
         {question.id: best[i][1] for i, question in enumerate(questions)},
@@ -160,7 +160,7 @@ def _questions(
     """Return the texts of questions, truncated to a number of tokens, and the number of truncated ones."""
     asked = [question.question.strip() for question in questions]
     offsets = tokenizer(asked, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    long = [i for i, places in enumerate(offsets) if len(places) > most]
+    long = [i for i, spans in enumerate(offsets) if len(spans) > most]
     for i in long:
         asked[i] = asked[i][: offsets[i][most - 1][1]]
     return asked, len(long)

@@ -46,11 +46,11 @@ def f1(answer: str, gold: str) -> float:
         >>> f1("US Senate", "the Senate")
         0.6666666666666666
     """
-    found, wanted = normalised(answer).split(), normalised(gold).split()
-    if not found or not wanted:
-        return float(found == wanted)
-    common = sum((Counter(found) & Counter(wanted)).values())
-    return 2 * common / (len(found) + len(wanted))
+    words, gold_words = normalised(answer).split(), normalised(gold).split()
+    if not words or not gold_words:
+        return float(words == gold_words)
+    common = sum((Counter(words) & Counter(gold_words)).values())
+    return 2 * common / (len(words) + len(gold_words))
 
 
 def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurement:
@@ -80,11 +80,11 @@ def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurem
     scores = {"exact": _mean(exact, questions), "f1": _mean(partial, questions)}
     report = [f"exact match {scores['exact']:.2f}, F1 {scores['f1']:.2f} ({len(questions):,} questions)"]
     for kind, label in (("has_answer", "with an answer"), ("no_answer", "without an answer")):
-        of_kind = [q for q in questions if bool(q.answerable) == (kind == "has_answer")]
-        if of_kind and not all(q.answerable for q in questions):
-            mean, mean_f1 = _mean(exact, of_kind), _mean(partial, of_kind)
+        chosen = [q for q in questions if bool(q.answerable) == (kind == "has_answer")]
+        if chosen and not all(q.answerable for q in questions):
+            mean, mean_f1 = _mean(exact, chosen), _mean(partial, chosen)
             scores |= {f"{kind}_exact": mean, f"{kind}_f1": mean_f1}
-            report.append(f"  {label}: exact match {mean:.2f}, F1 {mean_f1:.2f} ({len(of_kind):,})")
+            report.append(f"  {label}: exact match {mean:.2f}, F1 {mean_f1:.2f} ({len(chosen):,})")
     rounded = {name: round(value, 3) for name, value in scores.items()}
     return Measurement(scores=rounded, report="\n".join(report))
 
@@ -102,8 +102,8 @@ def best_scores(
     scores: dict[str, float] = {}
     report = []
     labels = {"best_exact": "exact match", "best_f1": "F1"}
-    for (name, label), of_name in zip(labels.items(), _by_question(questions, answers), strict=True):
-        best, threshold = best_threshold(questions, of_name, answers, no_answer)
+    for (name, label), by_question in zip(labels.items(), _by_question(questions, answers), strict=True):
+        best, threshold = best_threshold(questions, by_question, answers, no_answer)
         scores |= {name: round(best, 3), f"{name}_threshold": threshold}
         report.append(f"  best {label} {best:.2f}, at the no-answer threshold {threshold:.3f}")
     return Measurement(scores=scores, report="\n".join(report))

@@ -63,13 +63,15 @@ class Translation(Task):
         """
         start, data = settings.training.warm_start, settings.data
         named = [Path(path) for path in (start, data.vocabulary) if path is not None]
-        found = [load_bpe(sealed(inside(path, VOCABULARY, MODEL))) for path in named]
-        if len({tokenizer.backend_tokenizer.to_str() for tokenizer in found}) > 1:
+        tokenizers = [load_bpe(sealed(inside(path, VOCABULARY, MODEL))) for path in named]
+        if len({tokenizer.backend_tokenizer.to_str() for tokenizer in tokenizers}) > 1:
             raise DataError(
                 f"data.vocabulary, {data.vocabulary}, is not that of training.warm_start, {start}; leave "
                 "it out"
             )
-        return found[0] if found else train_bpe([*train.source, *train.target], data.vocabulary_size)
+        return (
+            tokenizers[0] if tokenizers else train_bpe([*train.source, *train.target], data.vocabulary_size)
+        )
 
     def encode(self, settings: Any, processor: Any, examples: Pairs, *, training: bool = False) -> TokenPairs:
         return TokenPairs(examples, processor, settings.data.max_tokens if training else None)
@@ -91,9 +93,9 @@ class Translation(Task):
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         def batch(examples: Sequence[Any]) -> dict[str, Any]:
-            made: dict[str, Any] = collate(examples, pad=processor.pad_token_id)
-            made |= model.training_inputs(made["labels"])
-            return made
+            inputs: dict[str, Any] = collate(examples, pad=processor.pad_token_id)
+            inputs |= model.training_inputs(inputs["labels"])
+            return inputs
 
         return batch
 
@@ -117,11 +119,11 @@ class Translation(Task):
                 )
 
     def check(self, settings: TranslationSettings) -> None:
-        given = replace(
+        example_positions = replace(
             Positions.arange(8), token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
         )
         for site in ("self", "decoder", "cross"):
-            settings.model.position_model(site).prepare(given)
+            settings.model.position_model(site).prepare(example_positions)
 
     def summary(self, prepared: Prepared) -> str:
         language = prepared.settings.data.target
@@ -137,14 +139,14 @@ class Translation(Task):
         training, pairs = prepared.settings.training, prepared.valid.pairs
         search = Decoding(beam=training.generation_num_beams)
         language = prepared.settings.data.target
-        found = validate(prepared.model, prepared.processor, prepared.valid, search, language)
-        shown = list(zip(pairs.source, pairs.target, found.lines, strict=True))[: training.samples]
+        measurement = validate(prepared.model, prepared.processor, prepared.valid, search, language)
+        shown = list(zip(pairs.source, pairs.target, measurement.lines, strict=True))[: training.samples]
         for source, reference, translation in shown:
             logger.info(
                 "  source      %s\n  reference   %s\n  translation %s", source, reference, translation
             )
-        kept = {name: value for name, value in found.scores.items() if name != "cut_translations"}
-        return replace(found, scores=kept)
+        kept = {name: value for name, value in measurement.scores.items() if name != "cut_translations"}
+        return replace(measurement, scores=kept)
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         settings = prepared.settings
@@ -195,11 +197,13 @@ class Translation(Task):
             translate(model, tokenizer, texts.source(pairs.source), decoding or decoding_of(settings))
         )
         words = [len(line.split()) for line in pairs.source]
-        found = score(hypotheses, pairs.target, language=language, lengths=words)
+        measurement = score(hypotheses, pairs.target, language=language, lengths=words)
         if not bins:
-            return found
-        by_length = length_bins(found, bins)
-        return replace(found, bins=by_length, report="\n".join([found.report, *length_table(by_length)]))
+            return measurement
+        by_length = length_bins(measurement, bins)
+        return replace(
+            measurement, bins=by_length, report="\n".join([measurement.report, *length_table(by_length)])
+        )
 
     def translator(
         self,
@@ -263,15 +267,15 @@ class Translation(Task):
         if pairs.skipped:
             notes.append(f"{pairs.skipped} pairs with an empty side were excluded")
         lengths = [len(re.findall(token, line)) for line in pairs.source]
-        found = score(hypotheses, pairs.target, language=settings.data.target, lengths=lengths)
+        measurement = score(hypotheses, pairs.target, language=settings.data.target, lengths=lengths)
         sums, counts = positions(nats)
         return replace(
-            found,
-            statistics=found.statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
+            measurement,
+            statistics=measurement.statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
             position_nats=sums,
             position_tokens=counts,
             notes=notes,
-            signatures={name: found.signatures[name] for name in found.statistics},
+            signatures={name: measurement.signatures[name] for name in measurement.statistics},
         )
 
     def question(self, settings: TranslationSettings, metric: str, test: Mapping[str, Any] | None) -> Any:

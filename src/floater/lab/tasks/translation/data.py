@@ -77,8 +77,8 @@ def line_of(data: Data, pair: tuple[str, str]) -> str:
     """Return the line and the file of a training pair, for a message, or "" if the settings name no files."""
     for source, target in zip(_files(data.train_source), _files(data.train_target), strict=True):
         lines = zip(read_lines(source), read_lines(target), strict=True)
-        if (found := next((n for n, line in enumerate(lines, start=1) if line == pair), None)) is not None:
-            return f", line {found} of {source},"
+        if (number := next((n for n, line in enumerate(lines, start=1) if line == pair), None)) is not None:
+            return f", line {number} of {source},"
     return ""
 
 

@@ -105,9 +105,9 @@ def translate_and_count(
     limits = limits if table is None else limits.clamp(max=table)
     # If the spacing of tokens depends on a length, it is the greater of the maximum length of the translation
     # and that of the source; both are known before decoding and do not depend on other lines of the batch.
-    given = Reading.of(model.config.reading)
-    spaces = model.config.times is not None or given.interpolate
-    reading = replace(given, overrun=True) if spaces else None
+    configured = Reading.of(model.config.reading)
+    spaces = model.config.times is not None or configured.interpolate
+    reading = replace(configured, overrun=True) if spaces else None
     spaced = torch.maximum(torch.tensor(lengths), limits)
     if reading is not None and reading.length is not None:
         spaced = torch.as_tensor(reading.length).expand(len(lengths))
@@ -159,10 +159,10 @@ def _search(
         pad_token_id=tokenizer.pad_token_id,
         decoder_start_token_id=model.config.decoder_start_token_id,
     )
-    given = {} if reading is None else {"reading": reading}
+    options = {} if reading is None else {"reading": reading}
     generated: Tensor = model.generate(
         **inputs,
-        **given,
+        **options,
         generation_config=config,
         stopping_criteria=StoppingCriteriaList([_LongestOutput(limits.to(model.device))]),
     )

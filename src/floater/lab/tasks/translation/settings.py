@@ -60,10 +60,10 @@ class Data:
                 moses.tokenizer(language)  # raises an error for a language without rules
         check_numbers(self, positive=("max_tokens",), builtin=0, vocabulary_size=BYTES + len(SPECIALS))
         files = (self.train_source, self.train_target, self.valid_source, self.valid_target)
-        given = [self.dataset is not None, self.builtin > 0, any(file is not None for file in files)]
-        if sum(given) != 1:
+        sources = [self.dataset is not None, self.builtin > 0, any(file is not None for file in files)]
+        if sum(sources) != 1:
             raise ValueError("give exactly one of: text files (train_*, valid_*), dataset, builtin")
-        if given[2] and any(file is None for file in files):
+        if sources[2] and any(file is None for file in files):
             raise ValueError("give all of train_source, train_target, valid_source and valid_target")
 
 

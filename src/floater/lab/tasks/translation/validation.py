@@ -79,15 +79,15 @@ def token_losses(
         tokenizer: tokenizer with the joint vocabulary.
         pairs: aligned sentences.
     """
-    found: list[Array] = [np.zeros(0)] * len(pairs.source)
-    if not found:
-        return found
+    losses: list[Array] = [np.zeros(0)] * len(pairs.source)
+    if not losses:
+        return losses
     make = functools.partial(collate, pad=tokenizer.pad_token_id)
     with evaluating(model):
         for indices, batch in in_batches(TokenPairs(pairs, tokenizer), make, model.device, 4096):
             logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
             nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
-            known = (labels != IGNORED).cpu()
-            for index, row, there in zip(indices, nats.view_as(labels).cpu(), known, strict=True):
-                found[index] = row[there].double().numpy()
-    return found
+            scored = (labels != IGNORED).cpu()
+            for index, row, there in zip(indices, nats.view_as(labels).cpu(), scored, strict=True):
+                losses[index] = row[there].double().numpy()
+    return losses

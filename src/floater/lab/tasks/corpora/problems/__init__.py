@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from floater.lab.tasks.corpora.problems import arithmetic, brackets, chains, copying, listops, retrieval
 from floater.lab.tasks.corpora.problems.example import DIGITS, EQUALS, Example, named
-
-if TYPE_CHECKING:
-    from floater.lab.tasks.generated.settings import Data
+from floater.lab.tasks.corpora.problems.options import Options
 
 __all__ = ["DIGITS", "EQUALS", "PROBLEMS", "Example", "Problem"]
 
@@ -33,17 +30,17 @@ class Problem:
         classes: number of classes if the answer is the number of a class; 0 if it consists of tokens.
     """
 
-    generate: Callable[[Data, tuple[int, int], Generator], Example]
-    words: Callable[[Data], list[str]]
+    generate: Callable[[Options, tuple[int, int], Generator], Example]
+    words: Callable[[Options], list[str]]
     unit: str
-    tokens: Callable[[Data, int], int]
-    refuse: Callable[[Data], str | None] = lambda data: None
+    tokens: Callable[[Options, int], int]
+    refuse: Callable[[Options], str | None] = lambda data: None
     classes: int = 0
 
 
 def _even(
-    generate: Callable[[Data, int, Generator], Example],
-) -> Callable[[Data, tuple[int, int], Generator], Example]:
+    generate: Callable[[Options, int, Generator], Example],
+) -> Callable[[Options, tuple[int, int], Generator], Example]:
     """Return a generator that samples lengths uniformly between the bounds."""
     return lambda data, lengths, random: generate(
         data, int(random.integers(lengths[0], lengths[1] + 1)), random
@@ -60,36 +57,36 @@ def _ordered(generate: Callable[[int, int, Generator], Example]) -> Problem:
     )
 
 
-def _residues(data: Data) -> list[str]:
+def _residues(data: Options) -> list[str]:
     """Return the words for the digits and for the numbers below the modulus."""
     return list(map(str, range(max(10, data.modulus))))
 
 
-def _poly_words(data: Data) -> list[str]:
-    signed = map(str, (*arithmetic.COEFFICIENTS, *arithmetic.PLACES, *arithmetic.DEGREES))
+def _poly_words(data: Options) -> list[str]:
+    signed = map(str, (*arithmetic.COEFFICIENTS, *arithmetic.POINTS, *arithmetic.DEGREES))
     signs = [arithmetic.PLUS, arithmetic.TIMES, arithmetic.POWER]
     return list(dict.fromkeys([EQUALS, "x", "in", *signs, *signed, *_residues(data)]))
 
 
-def _few_names(data: Data) -> str | None:
+def _few_names(data: Options) -> str | None:
     if data.symbols < data.most:
         return f"symbols is {data.symbols}; the longest test needs {data.most} different names"
     return None
 
 
-def _short_chain(data: Data) -> str | None:
+def _short_chain(data: Options) -> str | None:
     if data.lengths[0] < 2:
         return f"lengths begin at {data.lengths[0]}; a chain has at least 2 variables"
     return _few_names(data)
 
 
-def _no_room(data: Data) -> str | None:
+def _no_room(data: Options) -> str | None:
     if data.lengths[0] <= data.digits:
         return f"lengths begin at {data.lengths[0]}; the key alone has {data.digits + 1} tokens"
     return None
 
 
-def _no_list(data: Data) -> str | None:
+def _no_list(data: Options) -> str | None:
     if data.lengths[1] < 4:
         return f"lengths end at {data.lengths[1]}; the shortest list of ListOps has 4 tokens"
     return None

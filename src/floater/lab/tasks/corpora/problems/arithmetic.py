@@ -8,7 +8,7 @@ from floater.lab.tasks.corpora.problems.example import Example
 
 PLUS, TIMES, POWER = "+", "*", "**"
 YES, NO = "yes", "no"
-COEFFICIENTS, DEGREES, PLACES = range(-3, 4), range(4), range(-2, 3)
+COEFFICIENTS, DEGREES, POINTS = range(-3, 4), range(4), range(-2, 3)
 
 
 def addition(length: int, least_first: bool, random: np.random.Generator) -> Example:
@@ -85,7 +85,7 @@ def poly(length: int, modulus: int, random: np.random.Generator) -> Example:
     """
     coefficients = random.integers(COEFFICIENTS.start, COEFFICIENTS.stop, size=length).tolist()
     degrees = random.integers(DEGREES.stop, size=length).tolist()
-    x = int(random.integers(PLACES.start, PLACES.stop))
+    x = int(random.integers(POINTS.start, POINTS.stop))
     terms = [[str(a), TIMES, "x", POWER, str(n)] for a, n in zip(coefficients, degrees, strict=True)]
     value = sum(a * x**n for a, n in zip(coefficients, degrees, strict=True)) % modulus
     return Example(["x", "=", str(x), "in", *_joined(terms)], [str(value)], length)

@@ -38,11 +38,11 @@ def recall(length: int, names: int, slots: int, random: np.random.Generator) -> 
     keys, values = ([kind[i] for i in random.permutation(names)[:length].tolist()] for kind in kinds)
     pairs = list(zip(keys, values, strict=True))
     weights = np.arange(1, length * slots + 1) ** (POWER - 1)
-    places = random.choice(length * slots, size=length, replace=False, p=weights / weights.sum()).tolist()
+    positions = random.choice(length * slots, size=length, replace=False, p=weights / weights.sum()).tolist()
     answer = [words[i] for i in random.integers(len(words), size=2 * length * slots).tolist()]
-    for place, pair in zip(places, pairs, strict=True):
-        answer[2 * place : 2 * place + 2] = pair
-    asked = sorted(2 * place + 1 for place in places)
+    for position, pair in zip(positions, pairs, strict=True):
+        answer[2 * position : 2 * position + 2] = pair
+    asked = sorted(2 * position + 1 for position in positions)
     return Example([token for pair in pairs for token in pair], answer, length, asked)
 
 

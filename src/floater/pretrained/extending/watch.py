@@ -1,4 +1,4 @@
-"""The forward passes of an extended body: the positions of its tokens and of the keys in its cache."""
+"""Observation of an extended body: the positions of its tokens and of the keys in its cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.cache_utils import Cache
 
+from floater.positions import Positions, build_positions
 from floater.positions.tracing import refuse_trace
+from floater.pretrained.arguments import cached_length
+from floater.pretrained.extending.caches import KeyPositions, store_positions
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
 
@@ -22,21 +25,21 @@ PASS = "floater_pass"
 
 
 @dataclass(frozen=True)
-class Pass:
-    """One forward pass.
+class PassPositions:
+    """The positions of tokens and keys in one forward pass.
 
     Args:
         query: positions of the tokens that are read, (batch or 1, T); for attention modules, counted from the
             first token of a row that is not padding.
         key: positions of the cached tokens and of the tokens that are read, (batch or 1, S), likewise.
         scale: scale of the rotation, see `Watch`.
-        kept: values that the blocks share until the pass ends, by name.
+        shared: values that the blocks share until the pass ends, by name.
     """
 
     query: Tensor
     key: Tensor
     scale: float
-    kept: dict[str, Tensor] = field(default_factory=dict)
+    shared: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -50,8 +53,8 @@ class Pass:
         return torch.equal(self.key, every) and torch.equal(self.query, every[:, -self.query.shape[1] :])
 
 
-def checked(current: Pass | None) -> Pass:
-    """Return a pass.
+def require_pass(current: PassPositions | None) -> PassPositions:
+    """Return the positions of a pass.
 
     Raises:
         ExtendError: if there is none.
@@ -59,65 +62,6 @@ def checked(current: Pass | None) -> Pass:
     if current is None:
         raise ExtendError("an extended model was called in part; call the model itself, model(...)")
     return current
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Positions (batch, S) of cached keys, as the model counts them, and the scale of their rotation."""
-
-    positions: Tensor
-    scale: float
-
-
-class Following(Cache):
-    """A cache of Transformers that also has `Keys`, whose rows follow those of the cache.
-
-    The class of a cache that holds keys of an extended model is replaced by one that inherits from this class
-    and from its former class. Tokens that are removed from the end of a cache need no method, as only the
-    first `get_seq_length()` positions are read.
-    """
-
-    floater_keys: Keys
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the rows, as in beam search."""
-        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
-        self._take(lambda rows: rows.index_select(0, beam_idx.to(rows.device)))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row."""
-        super().batch_repeat_interleave(repeats)
-        self._take(lambda rows: rows.repeat_interleave(repeats, 0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some of the rows."""
-        super().batch_select_indices(indices)
-        self._take(lambda rows: rows[indices.to(rows.device) if isinstance(indices, Tensor) else indices])
-
-    def _take(self, rows: Callable[[Tensor], Tensor]) -> None:
-        self.floater_keys = Keys(rows(self.floater_keys.positions), self.floater_keys.scale)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        former: Any = type(self).__mro__[2]
-        return _new, (former,), self.__dict__
-
-
-@functools.cache
-def _following(kind: Any) -> Any:
-    return type(kind.__name__, (Following, kind), {"__module__": kind.__module__})
-
-
-def _new(kind: Any) -> Any:
-    """Return an empty object of the class, for copies and pickles."""
-    return _following(kind).__new__(_following(kind))
-
-
-def _follow(cache: Any, keys: Keys) -> None:
-    """Store the positions of keys in a cache."""
-    kind: Any = type(cache)
-    if not issubclass(kind, Following):
-        cache.__class__ = _following(kind)
-    cache.floater_keys = keys
 
 
 class Watch:
@@ -153,7 +97,7 @@ class Watch:
     ) -> None:
         self.method, self.scale, self.attention, self.biases = method, scale, attention, biases
         self.signature = inspect.signature(type(body).forward)
-        self._own, self._keys = PerThread(), PerThread()
+        self._local, self._keys = PerThread(), PerThread()
         self._passes = WeakTensorKeyDictionary()
         observe(body, self)
 
@@ -164,15 +108,15 @@ class Watch:
         self.__dict__.update(state, _passes=WeakTensorKeyDictionary())
 
     @property
-    def current(self) -> Pass:
-        """Return the pass of this thread."""
-        return checked(self._own.current)
+    def current(self) -> PassPositions:
+        """Return the positions of this thread's pass."""
+        return require_pass(self._local.current)
 
-    def of(self, argument: Tensor) -> Pass:
+    def pass_with(self, argument: Tensor) -> PassPositions:
         """Return the pass in which a block got an argument; a checkpoint runs the block again after it."""
-        if self._own.current is not None:
-            self._passes[argument] = self._own.current
-        return checked(self._passes.get(argument))  # type: ignore[no-untyped-call]
+        if self._local.current is not None:
+            self._passes[argument] = self._local.current
+        return require_pass(self._passes.get(argument))  # type: ignore[no-untyped-call]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
@@ -184,10 +128,10 @@ class Watch:
                 f"{what} cannot be exported, as it reads the positions of each text; extend by the "
                 "configuration alone, as 'yarn' does"
             )
-        own = getattr(getattr(module, "config", None), "_attn_implementation", None)
-        if self.attention is not None and own != self.attention:
+        attention = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        if self.attention is not None and attention != self.attention:
             raise ExtendError(
-                f"the attention function is {own!r}, but a model extended by {self.method!r} needs "
+                f"the attention function is {attention!r}, but a model extended by {self.method!r} needs "
                 f"{self.attention!r}: call model.set_attn_implementation({self.attention!r})"
             )
         bound = self.signature.bind_partial(module, *args, **kwargs).arguments
@@ -198,23 +142,34 @@ class Watch:
             return None  # the body refuses it
         cache = inputs.get("past_key_values")
         cache = getattr(cache, "self_attention_cache", cache)
-        past = 0 if cache is None else int(cache.get_seq_length())
-        mask = inputs.get("attention_mask")
+        cached, mask = cached_length(cache), inputs.get("attention_mask")
         if self.biases is not None:
-            key = self._counted(words, past, mask)
-            self._own.current = Pass(key[:, past:], key, 1.0)
+            positions = self._unpadded(words, cached, mask)
+            self._local.current = PassPositions(positions.query, positions.key, 1.0)
             return None
-        query = _given(words, past, inputs.get("position_ids"))
-        scale = 1.0 if self.scale is None else float(self.scale(int(query.max()) + 1))
-        key = self._cached(cache, past, query, scale)
-        self._own.current = Pass(query, key, scale)
-        self._keys.current = Keys(key, scale)
+        positions = build_positions(
+            words.shape[:2],
+            self._cached_positions(cache, cached, len(words)),
+            position_ids=_whole_ids(inputs.get("position_ids")),
+            device=words.device,
+        )
+        query, key = (part.expand(len(words), -1) for part in (positions.query, positions.key))
+        length = int(query.max()) + 1
+        scale = 1.0 if self.scale is None else float(self.scale(length))
+        if cache is not None and cached and scale != cache.floater_keys.scale:
+            raise ExtendError(
+                f"the {cached} keys in the cache are rotated for shorter texts: {self.method!r} rotates a "
+                f"text of {length} tokens otherwise; generate with use_cache=False, or extend by a method "
+                "that rotates all lengths alike, such as 'yarn'"
+            )
+        self._local.current = PassPositions(query, key, scale)
+        self._keys.current = KeyPositions(key, scale)
         if cache is not None:
-            _follow(cache, self._keys.current)
+            store_positions(cache, self._keys.current)
         if self.attention is None:
             return None
         first = _first(key, mask)
-        return args, {**kwargs, PASS: Pass(query - first, key - first, scale)}
+        return args, {**kwargs, PASS: PassPositions(query - first, key - first, scale)}
 
     def leave(self, output: Any) -> None:
         """Store the positions of keys in the cache that the body returns."""
@@ -222,52 +177,43 @@ class Watch:
         for part in parts if self._keys.current is not None and not isinstance(parts, Tensor | None) else ():
             cache = getattr(part, "self_attention_cache", part)
             if isinstance(cache, Cache):
-                _follow(cache, self._keys.current)
-        if self._own.current is not None:
-            self._own.current.kept.clear()
-        self._own.current = self._keys.current = None
+                store_positions(cache, self._keys.current)
+        if self._local.current is not None:
+            self._local.current.shared.clear()
+        self._local.current = self._keys.current = None
 
-    def _counted(self, words: Tensor, past: int, mask: Any) -> Tensor:
-        """Return the positions of all tokens so far, (batch or 1, S)."""
-        length = past + words.shape[1]
-        if self.biases == "tokens" and isinstance(mask, Tensor) and mask.ndim == 2 and not bool(mask.all()):
-            mask = mask[:, :length].long()
-            places: Tensor = (mask.cumsum(1) - 1) * mask
-            return places
-        return torch.arange(length, device=words.device)[None]
+    def _unpadded(self, words: Tensor, cached: int, mask: Any) -> Positions:
+        """Return the positions of the tokens of a body with biases, as the model counts them."""
+        if self.biases == "tokens" and isinstance(mask, Tensor) and mask.ndim == 2:
+            mask = mask[:, : cached + words.shape[1]]  # a static cache has more slots
+        else:
+            mask = None
+        return build_positions(words.shape[:2], cached, mask=mask, device=words.device)
 
-    def _cached(self, cache: Any, past: int, query: Tensor, scale: float) -> Tensor:
-        """Return the positions of the cached tokens and of those that are read, (batch, S)."""
-        if not past:
-            return query
-        keys: Keys | None = getattr(cache, "floater_keys", None)
+    def _cached_positions(self, cache: Any, cached: int, rows: int) -> Tensor | int:
+        """Return the positions of the cached tokens, (batch, cached); 0 if there are none."""
+        if not cached:
+            return 0
+        keys: KeyPositions | None = getattr(cache, "floater_keys", None)
         if keys is None:
             raise ExtendError(
                 "the keys in the cache are not of this model since it was extended; begin with an empty cache"
             )
-        rows, length = keys.positions.shape
-        if rows != len(query) or length < past:
+        cached_rows, length = keys.positions.shape
+        if cached_rows != rows or length < cached:
             raise ExtendError(
-                f"the cache has the positions of {length} keys of {rows} texts, but {past} keys, and "
-                f"{len(query)} texts are read; change its rows by its methods, such as batch_select_indices"
+                f"the cache has the positions of {length} keys of {cached_rows} texts, but {cached} keys, "
+                f"and {rows} texts are read; change its rows by its methods, such as batch_select_indices"
             )
-        if scale != keys.scale:
-            raise ExtendError(
-                f"the {past} keys in the cache are rotated for shorter texts: {self.method!r} rotates a text "
-                f"of {int(query.max()) + 1} tokens otherwise; generate with use_cache=False, or extend by a "
-                "method that rotates all lengths alike, such as 'yarn'"
-            )
-        return torch.cat((keys.positions[:, :past].to(query.device), query), 1)
+        return keys.positions[:, :cached]
 
 
-def _given(words: Tensor, past: int, ids: Any) -> Tensor:
-    """Return the positions of the tokens that are read as the model counts them, (batch, T)."""
-    rows, count = words.shape[:2]
+def _whole_ids(ids: Tensor | None) -> Tensor | None:
+    """Return one whole number for each token by the `position_ids` of a model."""
     if ids is None:
-        ids = torch.arange(past, past + count, device=words.device)
-    if ids.ndim == 3:  # time, height and width
-        ids = ids.amax(0)
-    return ids.expand(rows, -1)  # type: ignore[no-any-return]
+        return None
+    ids = ids.amax(0) if ids.ndim == 3 else ids  # time, height and width
+    return ids.clamp(min=0)  # callers give padding -1, which no token attends to
 
 
 def _first(key: Tensor, mask: Any) -> Tensor:

@@ -53,7 +53,9 @@ class Solution:
         return self.sample(times).all()
 
     def sample(self, times: Tensor) -> Samples:
-        """Return the same vectors, computed row by row as they are indexed; arguments and errors as of `at`.
+        """Return the vectors of `at`, computed row by row as they are indexed.
+
+        Arguments and errors are those of `at`.
 
         Example:
             >>> from floater.flow import SinusoidField, solve_dense
@@ -66,15 +68,15 @@ class Solution:
             raise TypeError(f"times must be a tensor (length,), got {type(times).__name__}")
         if times.dim() != 1 or len(times) == 0:
             raise ValueError(f"times must be (length,) and not empty, got shape {tuple(times.shape)}")
-        known = times.detach().to("cpu", torch.float64)
-        low, high = torch.stack(known.aminmax()).tolist()
+        exact = times.detach().to("cpu", torch.float64)
+        low, high = torch.stack(exact.aminmax()).tolist()
         if not (self.begin <= low and high <= self.end):
             outside = high if self.begin <= low else low
             raise ValueError(
                 f"times must lie from t = {self.begin:g} to {self.end:g}, which the solution spans, "
                 f"got {outside:g}"
             )
-        return Samples(self, times.to(self._start.device, self._start.dtype), known)
+        return Samples(self, times.to(self._start.device, self._start.dtype), exact)
 
     @cached_property
     def edge_values(self) -> Tensor:
@@ -96,22 +98,22 @@ class Samples(Sequence[Tensor]):
     Args:
         solution: The solution.
         times: Times of its span (length,), wide, in any order.
-        known: The same numbers, float64, on the CPU.
+        exact: The same times, float64, on the CPU.
     """
 
-    def __init__(self, solution: Solution, times: Tensor, known: Tensor) -> None:
+    def __init__(self, solution: Solution, times: Tensor, exact: Tensor) -> None:
         self._mesh, self._dtype, self._times = solution._mesh, solution._dtype, times
         self._start, self._velocities = solution._start, solution._velocities
         self._edges = solution.edge_values
         self._order: Tensor | None = None
-        if not bool((known.diff() >= 0).all()):
-            known, order = known.sort()
+        if not bool((exact.diff() >= 0).all()):
+            exact, order = exact.sort()
             self._order = order.to(times.device)
-        self._bounds, self._x = self._mesh.locate(known)
+        self._bounds, self._x = self._mesh.locate(exact)
         # from velocities in each time's interval to its displacement there (length, N)
         lengths = torch.tensor(self._mesh.edges, dtype=torch.float64).diff()
-        own = lengths.repeat_interleave(torch.tensor(self._bounds).diff())
-        integrals = own.unsqueeze(1) * gauss_rule(NODES).integration(self._x)
+        interval_lengths = lengths.repeat_interleave(torch.tensor(self._bounds).diff())
+        integrals = interval_lengths.unsqueeze(1) * gauss_rule(NODES).integration(self._x)
         self._integrals = integrals.to(self._velocities.device, self._velocities.dtype)
 
     def __len__(self) -> int:
@@ -163,11 +165,11 @@ class Samples(Sequence[Tensor]):
         return p
 
     def _take(self, values: Tensor, a: int, b: int) -> Tensor:
-        """Return those of sorted times a to b, from values in the order of the times."""
+        """Return the values of the sorted times a to b, from values in the order of the times."""
         return values[a:b] if self._order is None else values.index_select(0, self._order[a:b])
 
     def _put(self, values: Tensor, a: int, b: int, part: Tensor) -> None:
-        """Do the reverse of `_take`."""
+        """Write the values of the sorted times a to b into values in the order of the times."""
         if self._order is None:
             values[a:b] = part
         else:
@@ -217,11 +219,11 @@ class _Evaluate(torch.autograd.Function):
         right = samples._edges.new_zeros(velocities.shape[2:])
         for w in reversed(range(len(mesh))):
             a, b = bounds[w], bounds[w + 1]
-            own = samples._take(g, a, b).to(velocities.dtype).reshape(b - a, right.numel())
+            interval_cotangents = samples._take(g, a, b).to(velocities.dtype).reshape(b - a, right.numel())
             base = torch.mm(mesh.weights[w].unsqueeze(1), right.to(velocities.dtype).view(1, -1))
-            torch.addmm(base, integrals[a:b].T, own, out=result[w].view(NODES, -1))
-            right = right + own.sum(0).view_as(right)
+            torch.addmm(base, integrals[a:b].T, interval_cotangents, out=result[w].view(NODES, -1))
+            right = right + interval_cotangents.sum(0).view_as(right)
             if values is not None and times is not None:
                 rates = torch.mm(values[a:b], velocities[w].flatten(1))
-                samples._put(times, a, b, (rates * own).sum(1).to(times.dtype))
+                samples._put(times, a, b, (rates * interval_cotangents).sum(1).to(times.dtype))
         return None, None, right, result, times

@@ -23,7 +23,7 @@ def has_head(model: PreTrainedModel) -> bool:
 
 
 @contextmanager
-def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
+def head_at(model: PreTrainedModel, chosen: Tensor) -> Iterator[None]:
     """Run the head of a model at some tokens only.
 
     The head costs the most with large vocabularies: with 30,522 tokens, and 15 % of them masked,
@@ -32,7 +32,7 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
 
     Args:
         model: with a head (`has_head`) whose body returns `last_hidden_state` (batch, T, dim).
-        places: bool mask of the chosen tokens (batch, T), M in all.
+        chosen: bool mask of the chosen tokens (batch, T), M in all.
 
     Raises:
         ValueError: if the hidden states are not of the tokens, one by one.
@@ -46,13 +46,13 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
         torch.Size([1, 3, 99])
     """
 
-    def select(body: nn.Module, given: Any, output: Any) -> Any:
-        if output.last_hidden_state.shape[:2] != places.shape:
+    def select(body: nn.Module, inputs: Any, output: Any) -> Any:
+        if output.last_hidden_state.shape[:2] != chosen.shape:
             raise ValueError(
                 f"{type(body).__name__} gives hidden states {tuple(output.last_hidden_state.shape)}; a head "
-                f"can be run at some tokens where they are {(*places.shape, 'dim')}"
+                f"can be run at some tokens where they are {(*chosen.shape, 'dim')}"
             )
-        output.last_hidden_state = output.last_hidden_state[places].unsqueeze(0)
+        output.last_hidden_state = output.last_hidden_state[chosen].unsqueeze(0)
         return output
 
     hook = model.base_model.register_forward_hook(select)
@@ -62,20 +62,20 @@ def head_at(model: PreTrainedModel, places: Tensor) -> Iterator[None]:
         hook.remove()
 
 
-def logits_at(model: PreTrainedModel, places: Tensor, **given: Any) -> Tensor:
+def logits_at(model: PreTrainedModel, chosen: Tensor, **inputs: Any) -> Tensor:
     """Return logits of a model at some tokens, without running a separate head at the others.
 
     Args:
         model: the model, whose `logits` are (batch, T, vocabulary).
-        places: bool mask of the chosen tokens (batch, T), M in all.
-        given: arguments of the model, without labels.
+        chosen: bool mask of the chosen tokens (batch, T), M in all.
+        inputs: arguments of the model, without labels.
 
     Returns:
         (M, vocabulary).
     """
     if not has_head(model):
-        found: Tensor = model(**given).logits
-        return found[places]
-    with head_at(model, places):
-        chosen: Tensor = model(**given).logits
-    return chosen.squeeze(0)
+        logits: Tensor = model(**inputs).logits
+        return logits[chosen]
+    with head_at(model, chosen):
+        logits = model(**inputs).logits
+    return logits.squeeze(0)

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 import floater
 from floater.pretrained import PlugError
-from floater.pretrained.places import source, tokens
+from floater.pretrained.arguments import source_positions, token_positions
 
 from . import zoo
 
@@ -32,12 +32,12 @@ def filled(length: int) -> DynamicCache:
 def test_index_among_the_unpadded_ones(rows: list[list[int]], data: st.DataObject) -> None:
     mask = torch.tensor(rows)
     queries = data.draw(st.integers(1, mask.shape[1]))
-    known = {"attention_mask": mask, "past_key_values": filled(mask.shape[1] - queries)}
-    found = tokens(known, queries).positions.expand(len(rows), queries)
-    for row, places in zip(rows, found.tolist(), strict=True):
+    arguments = {"attention_mask": mask, "past_key_values": filled(mask.shape[1] - queries)}
+    positions = token_positions(arguments, (len(rows), queries)).query.expand(len(rows), queries)
+    for row, indices in zip(rows, positions.tolist(), strict=True):
         for column in range(len(row) - queries, len(row)):
             if row[column]:
-                assert places[column - len(row) + queries] == sum(row[:column])
+                assert indices[column - len(row) + queries] == sum(row[:column])
 
 
 @settings(deadline=None)
@@ -46,28 +46,30 @@ def test_a_square_mask_with_a_cache_counts_what_is_seen(rows: list[list[int]]) -
     mask = torch.tensor(rows)
     causal = torch.ones(mask.shape[1], mask.shape[1]).tril().bool() & mask[:, None].bool()
     float_mask = torch.zeros(causal.shape).masked_fill(~causal, torch.finfo(torch.float32).min)
-    expected = tokens({"attention_mask": mask}, mask.shape[1]).positions.expand_as(mask)
+    expected = token_positions({"attention_mask": mask}, mask.shape).query.expand_as(mask)
     for square in (causal[:, None], float_mask[:, None]):
-        found = tokens({"attention_mask": square, "past_key_values": DynamicCache()}, mask.shape[1]).positions
-        assert torch.equal(found[mask.bool()], expected[mask.bool()])
+        arguments = {"attention_mask": square, "past_key_values": DynamicCache()}
+        positions = token_positions(arguments, mask.shape).query
+        assert torch.equal(positions[mask.bool()], expected[mask.bool()])
 
 
 def test_a_square_mask_that_shows_what_comes_after_is_refused() -> None:
     both = {"attention_mask": torch.ones(1, 1, 3, 3), "past_key_values": DynamicCache()}
     with pytest.raises(PlugError, match="shows tokens what comes after them"):
-        tokens(both | {"attention_mask": torch.zeros(1, 1, 3, 3)}, 3)
+        token_positions(both | {"attention_mask": torch.zeros(1, 1, 3, 3)}, (1, 3))
     with pytest.raises(PlugError, match="shows tokens what comes after them"):
-        tokens(both | {"attention_mask": torch.ones(1, 1, 3, 3).bool()}, 3)
+        token_positions(both | {"attention_mask": torch.ones(1, 1, 3, 3).bool()}, (1, 3))
 
 
 def test_without_a_mask_the_cache_counts() -> None:
-    assert tokens({}, 3).positions.tolist() == [[0, 1, 2]]
-    assert tokens({"past_key_values": filled(4)}, 2).positions.tolist() == [[4, 5]]
-    assert source({"encoder_attention_mask": torch.tensor([[0, 1, 1]])}, 3).positions.tolist() == [[0, 0, 1]]
+    assert token_positions({}, (1, 3)).query.tolist() == [[0, 1, 2]]
+    assert token_positions({"past_key_values": filled(4)}, (1, 2)).query.tolist() == [[4, 5]]
+    mask = torch.tensor([[0, 1, 1]])
+    assert source_positions({"encoder_attention_mask": mask}, (1, 3)).query.tolist() == [[0, 0, 1]]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"attention_mask": torch.ones(1, 1, 3, 3)}, "does not say which tokens are padding"),
         ({"attention_mask": {"full_attention": None}}, "attention_mask is a dict"),
@@ -76,9 +78,9 @@ def test_without_a_mask_the_cache_counts() -> None:
         ({"position_ids": torch.tensor([[-1, 0, 1]])}, "position_ids begin at -1; .* begin at 0"),
     ],
 )
-def test_unknown_places_are_refused(given: dict[str, torch.Tensor], message: str) -> None:
+def test_unknown_positions_are_refused(arguments: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(PlugError, match=message):
-        tokens(given, 3)
+        token_positions(arguments, (1, 3))
 
 
 FAIRSEQ = ("roberta", "xlm-roberta", "mpnet")

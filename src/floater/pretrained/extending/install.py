@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import lt
@@ -14,9 +13,10 @@ from transformers import PreTrainedModel
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.pretrained.extending import attention, biases, clex, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.passes import Watch
 from floater.pretrained.extending.tables import find_tables
-from floater.pretrained.find import find
+from floater.pretrained.extending.transaction import copy_configs
+from floater.pretrained.extending.watch import Watch
+from floater.pretrained.find import find_bodies
 from floater.pretrained.flows import is_count, refresh
 from floater.pretrained.plug import allow_to_run, keep_weights
 
@@ -24,7 +24,7 @@ KEY = "floater_extension"
 """Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""
 
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
-"""Entry of `fusion_config` by which Transformers without this library refuses a model (see `loading`)."""
+"""Entry of `fusion_config` by which Transformers alone refuses a model; see `floater.pretrained.loading`."""
 
 PLAIN = frozenset({"dynamic", "longrope", "ntk"})
 """Methods that Transformers computes without this library. Two of them refuse cached keys if their rotation
@@ -53,20 +53,20 @@ _NEIGHBOURS = frozenset({"llama4_text"})
 """Models that rotate component i with i + dim / 2 (_HALVES), or with its neighbour (_NEIGHBOURS)."""
 
 
-def installed(model: nn.Module) -> dict[str, Any] | None:
+def extension_settings(model: nn.Module) -> dict[str, Any] | None:
     """Return the settings of `install` for a model; None if it was not extended by it."""
-    found: dict[str, Any] | None = model.__dict__.get("_floater_extension")
-    return found
+    settings: dict[str, Any] | None = model.__dict__.get("_floater_extension")
+    return settings
 
 
 def extended_around(model: nn.Module) -> nn.Module | None:
     """Return the extended model that has the weights of a part's extension; None if it is no such part."""
-    found: nn.Module | None = model.__dict__.get("_floater_whole")
-    return found
+    whole: nn.Module | None = model.__dict__.get("_floater_whole")
+    return whole
 
 
-def reads_as(model: nn.Module, method: object) -> bool:
-    """Return whether attention in a model is extended; True for all methods that do not change attention."""
+def has_rules(model: nn.Module, method: object) -> bool:
+    """Return whether the attention modules of a model have the rules that a method needs, if it needs any."""
     if method not in [*_WEIGHTLESS]:
         return True
     return any("floater_rule" in module.__dict__ for module in model.modules())
@@ -93,12 +93,13 @@ def training_spans(model: nn.Module, length: int) -> list[int]:
         >>> training_spans(nn.Module(), 1000)
         [1000]
     """
-    found = installed(model)
-    if found is None or not follows_length(found):
+    settings = extension_settings(model)
+    if settings is None or not follows_length(settings):
         return [length]
     positions = {*map(id, position_parameters(model))}
     others = any(p.requires_grad and id(p) not in positions for p in model.parameters())
-    return [*range(found["old"] * (1 if others else 2), length, found["old"]), length]
+    old = settings["old"]
+    return [*range(old * (1 if others else 2), length, old), length]
 
 
 def check(settings: Any) -> None:
@@ -145,17 +146,17 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
     Raises:
         ExtendError: if the model's positions do not allow the method.
     """
-    settings, parts, fitted = dict(settings), dict[str, nn.Module](), []
+    settings, parts, fits = dict(settings), dict[str, nn.Module](), []
     changed: list[Any] = []
     if settings["method"] == "flow":
         changed = biases.biased_parts(model)
         for part in changed:
-            heads, causal = biases.of_part(part)
+            heads, causal = biases.heads_and_causality(part)
             # names do not depend on the head of the model
             name = "past" if causal else "both"
             flow = parts[name] = biases.new_flow(heads, settings["new"], causal)
             flow.to(next(model.parameters()).device)
-            fitted.append((flow, biases.continue_bias(part, partial(_part, model, name), settings["old"])))
+            fits.append((flow, biases.attach_flow(part, partial(_part, model, name), settings["old"])))
     elif settings["method"] in _WEIGHTLESS:
         _install_attention(model, settings)
     else:
@@ -174,12 +175,12 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
             if inside and not inside.isdisjoint(changed):
                 part.__dict__["_floater_whole"] = model
     model.__dict__["_floater_extension"] = settings
-    own_configs(model)
+    copy_configs(model)
     setattr(model.config, KEY, settings)
     if settings["method"] not in PLAIN:
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     allow_to_run(model)
-    return fitted
+    return fits
 
 
 def _install_scale(
@@ -191,12 +192,12 @@ def _install_scale(
     if method == "dynamic":  # the rotation changes with each token beyond the training length
         Watch(body, method, scale=partial(max, old))
     elif method == "longrope":
-        known = rotary.parameters(body.config)
-        if known["short_factor"] != known["long_factor"]:
+        rope = rotary.parameters(body.config)
+        if rope["short_factor"] != rope["long_factor"]:
             Watch(body, method, scale=partial(lt, old))
     else:
-        known = rotary.parameters(body.config)
-        width, base = rotary.rotated(body.config, known), known["rope_theta"]
+        rope = rotary.parameters(body.config)
+        width, base = rotary.rotated(body.config, rope), rope["rope_theta"]
         flow = clex.ScaleFlow(width, base, old, settings["start"]).to(next(model.parameters()).device)
         part = f"scale_{len(parts)}"
         parts[part] = flow
@@ -212,8 +213,8 @@ def _part(model: nn.Module, name: str) -> Any:
     copies = getattr(parts, "modules_to_save", None)
     if copies is not None:
         adapter = parts.active_adapters[0]
-        own = parts.disable_adapters or adapter not in copies
-        parts = parts.original_module if own else copies[adapter]
+        original = parts.disable_adapters or adapter not in copies
+        parts = parts.original_module if original else copies[adapter]
     return getattr(parts, name)
 
 
@@ -244,22 +245,13 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
             full if hasattr(holder, full) else "inv_freq",
             body.config.model_type in _HALVES,
         )
-        for found in find(body, None):
-            for projection in found.projections:
-                module: Any = body.get_submodule(
-                    f"{found.path}.{projection.path}".strip(".").rpartition(".")[0]
-                )
+        for spec in find_bodies(body, None):
+            for projection in spec.projections:
+                path = f"{spec.path}.{projection.path}".strip(".").rpartition(".")[0]
+                module: Any = body.get_submodule(path)
                 module.__dict__["floater_rule"] = rule
                 module.__dict__["floater_grouped"] = attention.grouped_layer(module, body.config, old)
         body.set_attn_implementation(attention.NAMES[before])
-
-
-def own_configs(model: nn.Module) -> None:
-    """Copy the configurations of a model and its parts, as other models may share them."""
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        if (config := module.__dict__.get("config")) is not None:
-            module.config = copy.deepcopy(config, memo)
 
 
 def position_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -270,6 +262,6 @@ def position_parameters(model: nn.Module) -> list[nn.Parameter]:
     """
     parts = [getattr(model, name) for name in (KEY, "floater") if hasattr(model, name)]
     tables = [getattr(table.holder, table.name) for table in find_tables(model)]
-    held = [part for part in (*parts, *tables) if isinstance(part, nn.Module)]
-    found = [p for part in held for p in part.parameters()]
-    return list(dict.fromkeys([*found, *(part for part in tables if isinstance(part, nn.Parameter))]))
+    modules = [part for part in (*parts, *tables) if isinstance(part, nn.Module)]
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    return list(dict.fromkeys([*parameters, *(table for table in tables if isinstance(table, nn.Parameter))]))

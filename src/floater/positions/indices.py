@@ -1,0 +1,123 @@
+"""Positions as tensors: indices of tokens among the unpadded ones or in their document, elapsed times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def token_indices(valid: Tensor) -> Tensor:
+    """Return the index of each token among the unpadded tokens of its row.
+
+    Padding gets the index of some token of the batch. A batch padded on the right only has one row of indices
+    for all samples; compiled code cannot look at the mask, and has a row for each sample.
+
+    Args:
+        valid: (batch, S) bool, False at padding, with at least one column.
+
+    Returns:
+        (batch or 1, S) integers.
+
+    Example:
+        >>> token_indices(torch.tensor([[True, True, True], [True, True, False]]))
+        tensor([[0, 1, 2]])
+    """
+    index = (valid.cumsum(1) - 1).clamp(min=0)
+    # columns that are padding in every row must not reach past the longest row: a table may end there
+    shared = torch.arange(valid.shape[1], device=valid.device).clamp(max=index.max())[None]
+    same = ((index == shared) | ~valid).all()
+    if torch.compiler.is_compiling():
+        return torch.where(same, shared, index)
+    return shared if bool(same) else index
+
+
+def document_ids(
+    lengths: Sequence[Sequence[int]], device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the ids of documents that are packed into rows, one after the other, and the mask of tokens.
+
+    Args:
+        lengths: lengths of the documents of each row; rows are padded on the right.
+        device: device of the tensors.
+
+    Returns:
+        Ids (batch, S), in which padding belongs to the last document of its row; and the mask (batch, S).
+
+    Example:
+        >>> document_ids([[2, 1], [1]])[0].tolist()
+        [[0, 0, 1], [0, 0, 0]]
+    """
+    longest = max(map(sum, lengths), default=0)
+    ids = torch.zeros(len(lengths), longest, dtype=torch.long, device=device)
+    for row_ids, row in zip(ids, lengths, strict=True):
+        end = sum(row)
+        row_ids[:end] = torch.arange(len(row)).repeat_interleave(torch.tensor(row, dtype=torch.long))
+        row_ids[end:] = len(row) - 1
+    sizes = torch.tensor([sum(row) for row in lengths], device=device)
+    return ids, torch.arange(longest, device=device) < sizes[:, None]
+
+
+def indices_in_documents(ids: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the index of each token among the unpadded tokens of its document, and the document's number.
+
+    Args:
+        ids: (batch, S) integers; a run of equal ids is a document.
+        valid: (batch, S) bool, False at padding.
+
+    Returns:
+        Indices and numbers, both (batch, S) integers. Padding gets the index of a token, so that it reaches
+        past no table.
+
+    Example:
+        >>> ids = torch.tensor([[7, 7, 4]])
+        >>> [values.tolist() for values in indices_in_documents(ids, torch.ones_like(ids, dtype=torch.bool))]
+        [[[0, 1, 0]], [[0, 0, 1]]]
+    """
+    begins = torch.ones_like(ids, dtype=torch.bool)
+    begins[:, 1:] = ids[:, 1:] != ids[:, :-1]
+    earlier = valid.cumsum(1) - valid.long()
+    index = earlier - (earlier * begins).cummax(1).values if ids.shape[1] else earlier
+    return torch.where(valid, index, index.sub(1).clamp(min=0)), begins.cumsum(1) - 1
+
+
+def elapsed_positions(times: Tensor, valid: Tensor | None, time_per_position: float) -> Tensor:
+    """Return times as positions, counted from the first of each row; see `Positions.events`.
+
+    Args:
+        times: (batch or 1, T) integer or float64; those of a row do not decrease.
+        valid: (batch or 1, T) bool, False at padding; None without padding.
+        time_per_position: time from one position to the next.
+
+    Returns:
+        (batch or 1, T) float64; padding has the position of the last event before it.
+
+    Raises:
+        ValueError: as `Positions.events`.
+    """
+    valid = torch.ones_like(times, dtype=torch.bool) if valid is None else valid
+    if times.ndim != 2 or valid.shape != times.shape:
+        raise ValueError(
+            f"times are {tuple(times.shape)}, the mask {tuple(valid.shape)}; they must be (batch, length)"
+        )
+    if not 0 < time_per_position < float("inf"):
+        raise ValueError(f"time_per_position is {time_per_position}; it must be a positive time")
+    if times.is_floating_point() and times.dtype != torch.float64:
+        raise ValueError(f"times are {times.dtype}, which rounds them; give float64 or integers")
+    if bool((valid & ~times.isfinite()).any()):
+        row, index = (valid & ~times.isfinite()).nonzero()[0].tolist()
+        raise ValueError(f"row {row}: time {index} is {times[row, index]}; every time must be finite")
+    if not times.shape[1]:
+        return times.to(torch.float64)
+    first = times.gather(1, valid.long().argmax(1, keepdim=True))
+    # integers are subtracted as such: float64 does not hold stamps of nanoseconds
+    elapsed = (times - first).to(torch.float64).masked_fill(~valid, 0.0)
+    reached = elapsed.cummax(1).values
+    if bool((falls := valid & (elapsed < reached)).any()):
+        row, index = falls.nonzero()[0].tolist()
+        raise ValueError(
+            f"row {row}: time {index} ({times[row, index].item():.17g}) is earlier than one before it; "
+            "times of a row must not fall"
+        )
+    return reached / time_per_position

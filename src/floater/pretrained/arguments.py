@@ -1,0 +1,111 @@
+"""Positions of the tokens of a forward pass, from the arguments of the body of a model of Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floater.positions import Positions, build_positions
+from floater.pretrained.families import PlugError
+
+
+def token_positions(
+    arguments: Mapping[str, Any],
+    shape: Sequence[int],
+    *,
+    padding: int | None = None,
+    windowed: bool = False,
+) -> Positions:
+    """Return the positions of the tokens that a body reads by the rules of `build_positions`.
+
+    The queries are the tokens. The keys are not to be used: with `position_ids` they lack the cached tokens.
+
+    Args:
+        arguments: arguments of the body's forward pass by name.
+        shape: batch size and number T of tokens.
+        padding: id of padding tokens in families whose first position is that after the id, as in RoBERTa.
+        windowed: True if a token attends only to the last tokens before it.
+
+    Raises:
+        PlugError: if the arguments do not determine the positions.
+
+    Example:
+        >>> mask = torch.tensor([[0, 0, 1, 1, 1]])
+        >>> token_positions({"attention_mask": mask}, (1, 5)).query
+        tensor([[0, 0, 0, 1, 2]])
+        >>> token_positions({"position_ids": torch.tensor([[2, 3, 1]])}, (1, 3), padding=1).query
+        tensor([[0, 1, 0]])
+    """
+    mask, cache, words = (arguments.get(name) for name in ("attention_mask", "past_key_values", "input_ids"))
+    cached, first = cached_length(cache), 0 if padding is None else padding + 1
+    if (ids := arguments.get("position_ids")) is not None:
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            mask = mask[:, -shape[1] :]
+        else:
+            mask = None if padding is None else ids != padding
+        return _built(shape, mask=mask, position_ids=ids, first=first)
+    if isinstance(mask, Tensor) and mask.ndim == 4 and cache is not None and not windowed:
+        return _built(shape, pairs=mask[..., : cached + shape[1]])  # a static cache has more slots
+    if mask is not None:
+        return _from_mask(mask, shape, cached, "attention_mask")
+    if padding is not None and words is not None:
+        valid = words != padding
+        if torch.compiler.is_compiling() or not bool(valid.all()):
+            ids = (valid.cumsum(1) + cached) * valid + padding  # as RoBERTa counts without a mask
+            return _built(shape, mask=valid, position_ids=ids, first=first, below=cached + shape[1])
+    return _built(shape, cached, device=_device(arguments))
+
+
+def source_positions(arguments: Mapping[str, Any], shape: Sequence[int]) -> Positions:
+    """Return the positions of the tokens that cross-attention reads: their indices among unpadded tokens.
+
+    Args:
+        arguments: arguments of the reading body's forward pass by name.
+        shape: batch size and number S of tokens.
+
+    Raises:
+        PlugError: if the mask does not show which tokens are padding.
+
+    Example:
+        >>> source_positions({}, (1, 3)).query
+        tensor([[0, 1, 2]])
+    """
+    mask = arguments.get("encoder_attention_mask")
+    if mask is not None:
+        return _from_mask(mask, shape, 0, "encoder_attention_mask")
+    return _built(shape, device=_device(arguments))
+
+
+def cached_length(cache: Any) -> int:
+    """Return the number of tokens in a cache of Transformers; 0 without one."""
+    return 0 if cache is None else int(cache.get_seq_length())
+
+
+def _built(*args: Any, **kwargs: Any) -> Positions:
+    try:
+        return build_positions(*args, **kwargs)
+    except ValueError as error:
+        raise PlugError(str(error)) from error
+
+
+def _from_mask(mask: Any, shape: Sequence[int], cached: int, name: str) -> Positions:
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        what = f"of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"a {type(mask).__name__}"
+        raise PlugError(
+            f"{name} is {what}, which does not say which tokens are padding, so their positions are "
+            "unknown; give a mask (batch, length), or position_ids where the model takes them"
+        )
+    if mask.shape[1] != cached + shape[1]:
+        raise PlugError(
+            f"{name} covers {mask.shape[1]} tokens; there are {shape[1]}, and {cached} in the cache before "
+            "them"
+        )
+    return _built(shape, cached, mask=mask)
+
+
+def _device(arguments: Mapping[str, Any]) -> torch.device | None:
+    names = ("input_ids", "inputs_embeds", "encoder_hidden_states")
+    return next((value.device for name in names if (value := arguments.get(name)) is not None), None)

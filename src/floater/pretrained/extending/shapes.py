@@ -1,0 +1,106 @@
+"""A dispatch mode that computes the shapes of floating-point tensors in place of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_ATEN = torch.ops.aten
+_BYTES = 1 << 26
+"""Size of the largest tensor of whole numbers that is computed; of larger ones only the shape is known."""
+
+_INDICES: Mapping[Any, Callable[..., Iterator[tuple[Tensor, int]]]] = {
+    _ATEN.embedding.default: lambda table, index, *_: iter([(index, len(table))]),
+    _ATEN.index_select.default: lambda x, dim, index: iter([(index, x.shape[dim])]),
+    _ATEN.gather.default: lambda x, dim, index, **_: iter([(index, x.shape[dim])]),
+    _ATEN.index.Tensor: lambda x, indices: (
+        (index, x.shape[dim])
+        for dim, index in enumerate(indices)
+        if index is not None and index.dtype != torch.bool
+    ),
+}
+"""By operation: the indices among its arguments, each with the number of entries that it may choose from."""
+
+
+class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Compute whole numbers and truth values, and of floating-point tensors their shapes alone.
+
+    Floating-point tensors are on the device "meta". Indices are checked against the tables that they choose
+    from, which "meta" does not do. Whole numbers that depend on floating-point ones, such as the experts of
+    tokens, are 0. Each tensor carries the names of the marked tensors that it is computed from.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # storages are kept alive, as their ids are the keys
+        self._marks: dict[int, tuple[Any, frozenset[str]]] = {}
+        self.first: dict[str, int] = {}
+
+    def mark(self, tensor: Tensor, *names: str) -> None:
+        """Mark a tensor, and what is computed from it."""
+        storage = tensor.untyped_storage()
+        self._marks[storage._cdata] = storage, self.marks(tensor).union(names)
+
+    def marks(self, value: Any) -> frozenset[str]:
+        """Return the names of the marked tensors that the tensors in a value are computed from."""
+        names = frozenset[str]()
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, Tensor):
+                names |= self._marks.get(leaf.untyped_storage()._cdata, (None, frozenset()))[1]
+        return names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        result = self._result(func, args, kwargs, tensors)
+        if names := self.marks(tensors):
+            for leaf in pytree.tree_leaves(result):
+                if isinstance(leaf, Tensor):
+                    self.mark(leaf, *names)
+        return result
+
+    def _result(self, func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        has_values = not any(tensor.is_meta for tensor in tensors)
+        if func is _ATEN._local_scalar_dense.default and not has_values:
+            return torch.zeros((), dtype=args[0].dtype).item()
+        for index, count in _INDICES[func](*args, **kwargs) if func in _INDICES else ():
+            self._check(index, count, args[0])
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        if not tensors and any(each.name == "device" for each in func._schema.arguments):
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        if has_values and {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
+            return func(*args, **kwargs)
+        shapes = pytree.tree_map_only(Tensor, lambda x: x if x.is_meta else x.to("meta"), (args, kwargs))
+        result = func(*shapes[0], **shapes[1])
+        outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
+        small = all(leaf.numel() * leaf.element_size() <= _BYTES for leaf in outputs)
+        if has_values and small and (tensors or not any(map(_has_fractions, outputs))):
+            if "device" in kwargs:
+                kwargs = {**kwargs, "device": torch.device("cpu")}
+            return func(*args, **kwargs)
+        if func._schema.is_mutable:
+            return pytree.tree_map_only(Tensor, lambda x: args[0] if x is shapes[0][0] else x, result)
+        return pytree.tree_map_only(
+            Tensor,
+            lambda x: x if _has_fractions(x) or not small else torch.zeros(x.shape, dtype=x.dtype),
+            result,
+        )
+
+    def _check(self, index: Tensor, count: int, table: Tensor) -> None:
+        if index.is_meta or not index.numel():
+            return
+        low, high = int(index.min()), int(index.max())
+        if low < -count or high >= count:
+            raise IndexError(f"index {low if low < -count else high} is out of range for {count} entries")
+        for name in self.marks(table):
+            self.first.setdefault(name, int(index.flatten()[0]))
+
+
+def _has_fractions(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()

@@ -1,0 +1,171 @@
+"""The kernels of attention: ways to compute an `AttentionCall`, chosen once per call.
+
+A kernel says by `supports` whether it computes a call, in time or memory that nothing after it in the list
+has, and does so by `attend`. `KERNELS` lists them by the implementation that Hugging Face's
+`attn_implementation` names; the last of each list supports every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from floater.encodings.attention import AttentionCall
+from floater.transformer.biased import biased_attention, gradient_in_pieces
+from floater.transformer.flex import flex_applies, flex_attention, flex_learns
+from floater.transformer.linear import linear_attention
+from floater.transformer.tiled import tiled_attention
+
+# queries from which tiles are faster than matrices of all pairs: products with vectors of the distance take
+# 0.65 to 0.92 of the time at 256, a bias 1.12 there and 0.94 at 512
+TILED_FROM, BIAS_TILED_FROM = 256, 512
+
+
+class Kernel(Protocol):
+    """A way to compute attention."""
+
+    def supports(self, call: AttentionCall) -> bool:
+        """Return whether this kernel computes a call."""
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute a call that the kernel supports.
+
+        Returns:
+            (batch, heads, T, head_dim), zero where a query may attend to no key; and the weights
+            (batch, heads, T, S), None from a kernel that does not keep them.
+        """
+
+
+class Plain:
+    """The formula itself, with a matrix of weights: for every hook, and for whoever wants the weights."""
+
+    def supports(self, call: AttentionCall) -> bool:
+        """Return True: every call is one of the formula."""
+        return True
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute logits, weights and outputs one after the other."""
+        return call.attend(call.logits())
+
+
+class FusedSdpa:
+    """PyTorch's `scaled_dot_product_attention`, with a mask or a bias only where one is needed."""
+
+    def supports(self, call: AttentionCall) -> bool:
+        """Return whether position changes at most what is added to the products."""
+        return not call.position.overrides("logits", "weights", "value_bias")
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute the outputs; the gradient of a bias is computed in pieces on a CPU."""
+        mask, (q, k), bias = call.mask, call.rotated(), call.bias()
+        # The kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache.
+        causal = call.causal and mask is None and bias is None and call.queries == call.keys
+        visible = mask if causal else call.visible()
+        factor = call.factor(visible)
+        if factor is not None:
+            q = q * factor
+            bias = None if bias is None else bias * factor
+        addend = visible
+        if bias is not None:
+            bias = bias.to(q.dtype)
+            addend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        if addend is not None and addend.requires_grad and not call.dropout and gradient_in_pieces(q):
+            return biased_attention(q, k, call.v, addend, call.scale), None
+        out = F.scaled_dot_product_attention(
+            q, k, call.v, attn_mask=addend, dropout_p=call.dropout, is_causal=causal, scale=call.scale
+        )
+        return out, None
+
+
+class Tiled:
+    """Terms of the distance in tiles, on a CPU: no matrix of all pairs is in memory."""
+
+    def supports(self, call: AttentionCall) -> bool:
+        """Return whether there are terms of the distance, and enough queries for tiles to be faster."""
+        if call.dropout or call.temperature is not None:
+            return False
+        # Compiled code must not compute terms: the first condition ends it.
+        if not gradient_in_pieces(call.q) or call.queries < TILED_FROM or call.terms is None:
+            return False
+        return call.queries >= BIAS_TILED_FROM or not call.terms.bias_alone
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute the outputs tile by tile."""
+        terms, (q, k) = call.terms, call.rotated()
+        assert terms is not None
+        mask = call.key_mask if terms.masks else call.mask
+        return tiled_attention(q, k, call.v, terms, call.scale, mask=mask, causal=call.causal), None
+
+
+class Flex:
+    """FlexAttention on a GPU: a bias of the distance, or a mask whose closed blocks are skipped."""
+
+    def supports(self, call: AttentionCall) -> bool:
+        """Return whether position adds at most a mask and a bias of the distance."""
+        if call.dropout or call.temperature is not None or not flex_applies(call.q, call.v):
+            return False
+        if call.terms is not None and call.terms.bias_alone:
+            return flex_learns(call.terms.bias)
+        # Without a bias and without a mask, SDPA has a fused kernel of its own.
+        return call.mask is not None and not call.position.overrides(
+            "bias", "logits", "weights", "value_bias"
+        )
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute the outputs by FlexAttention."""
+        terms, (q, k) = call.terms, call.rotated()
+        bias = None if terms is None else terms.bias
+        mask = call.key_mask if terms is not None and terms.masks else call.mask
+        return flex_attention(q, k, call.v, call.scale, bias=bias, mask=mask, causal=call.causal), None
+
+
+class Linear:
+    """Attention in time that grows with T: the kernel of the configuration `attention="linear"`.
+
+    The models that it does not serve, which change the matrix of attention, are refused when a stack of
+    blocks is built.
+    """
+
+    def supports(self, call: AttentionCall) -> bool:
+        """Return True: whoever configures it has no other attention."""
+        return True
+
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
+        """Compute the outputs from sums of keys and values."""
+        out = linear_attention(
+            call.q, call.k, call.v, scale=call.scale, mask=call.key_mask, causal=call.causal
+        )
+        return out, None
+
+
+KERNELS: dict[str | None, Sequence[Kernel]] = {
+    "eager": (Plain(),),
+    "sdpa": (Tiled(), FusedSdpa(), Plain()),
+    "flex_attention": (Flex(), Tiled(), FusedSdpa(), Plain()),
+    "linear": (Linear(),),
+}
+
+
+def kernel_for(call: AttentionCall, implementation: str | None) -> Kernel:
+    """Return the first kernel of an implementation that supports a call.
+
+    Args:
+        call: the call.
+        implementation: a key of `KERNELS`; SDPA's for any other.
+
+    Example:
+        >>> import floater
+        >>> from floater.encodings.context import AttentionContext
+        >>> q, names = torch.zeros(1, 2, 3, 4), ("none", "shaw")
+        >>> models = [floater.build(name, dim=8, heads=2, layers=1, max_length=16) for name in names]
+        >>> contexts = [AttentionContext(model.prepare(floater.Positions.arange(3)), 0) for model in models]
+        >>> calls = [AttentionCall(model, at, q, q, q) for model, at in zip(models, contexts)]
+        >>> [type(kernel_for(call, "sdpa")).__name__ for call in calls]
+        ['FusedSdpa', 'Plain']
+    """
+    kernels = KERNELS.get(implementation, KERNELS["sdpa"])
+    return next(kernel for kernel in kernels if kernel.supports(call))
