@@ -21,10 +21,10 @@ def small_config(position, **changes):
     return floater.FloaterConfig(**sizes | changes, position=position)
 
 
-def randomised(name, *, parameter_std=0.7, **given):
+def randomised(name, *, parameter_std=0.7, **options):
     """Return a position model in double precision, none of whose parameters is zero or small."""
     torch.manual_seed(0)
-    model = floater.build(name, **given).double()
+    model = floater.build(name, **options).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=parameter_std)
     return model

@@ -52,13 +52,13 @@ _MODULES = {*_NAMES, "lab", "structures", "testing"}
 def __getattr__(name: str) -> Any:
     """Import a public name, or a package of the library, at its first use."""
     if name in _HOME:
-        found = getattr(import_module(f"floater.{_HOME[name]}"), name)
+        value = getattr(import_module(f"floater.{_HOME[name]}"), name)
     elif name in _MODULES:
-        found = import_module(f"floater.{name}")
+        value = import_module(f"floater.{name}")
     else:
         raise AttributeError(f"module 'floater' has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -66,9 +66,9 @@ def test_the_reference_has_every_public_function_and_class(site: Path, module: s
     package = import_module(f"floater.{module}")
     page = (site / "reference" / f"{module.split('.')[-1]}.html").read_text(encoding="utf-8")
     for name in package.__all__:
-        made = getattr(package, name)
-        homes = [f"floater.{module}", getattr(made, "__module__", "")]
-        assert not callable(made) or any(f'id="{home}.{name}"' in page for home in homes), name
+        value = getattr(package, name)
+        homes = [f"floater.{module}", getattr(value, "__module__", "")]
+        assert not callable(value) or any(f'id="{home}.{name}"' in page for home in homes), name
 
 
 @pytest.mark.parametrize("name", ["index.html", "catalogue.html", "far.html", "tutorials/plug.html"])

@@ -4,7 +4,7 @@ import pytest
 
 from floater import catalogue
 
-# options that have code of their own
+# options that choose another path of the code
 VARIANTS = [
     ("axial", {"segment": 3}),
     ("cape", {"normalize": False}),

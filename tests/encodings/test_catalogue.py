@@ -111,9 +111,11 @@ def test_every_option_refuses_values_of_the_wrong_type_in_one_line(name):
             assert len(str(refused.value).splitlines()) == 1 + str(value).count("\n")
 
 
-@pytest.mark.parametrize(("name", "given"), [("rnn", {}), ("learned", {}), ("floater", {"injection": "add"})])
-def test_vectors_that_are_no_sinusoids_may_have_an_odd_dim(name, given):
-    model = build(name, **(SIZES | {"dim": 9, "heads": 3}), **given)
+@pytest.mark.parametrize(
+    ("name", "changes"), [("rnn", {}), ("learned", {}), ("floater", {"injection": "add"})]
+)
+def test_vectors_that_are_no_sinusoids_may_have_an_odd_dim(name, changes):
+    model = build(name, **(SIZES | {"dim": 9, "heads": 3}), **changes)
     x = model.embed(torch.zeros(1, 4, 9), model.prepare(Positions.arange(4)))
     assert bool(x.any())
 
@@ -133,13 +135,13 @@ def test_stacks_that_cannot_be(change, message):
 
 
 def test_the_catalogue_takes_nothing_of_which_it_cannot_tell():
-    with pytest.raises(PositionError, match="Own has no card, the description of 'own'"):
+    with pytest.raises(PositionError, match="Bare has no card, the description of 'bare'"):
 
-        @register("own")
-        class Own(PositionModel):
+        @register("bare")
+        class Bare(PositionModel):
             pass
 
-    assert "own" not in catalogue()
+    assert "bare" not in catalogue()
 
 
 def test_blocks_are_sorted_and_distinct():

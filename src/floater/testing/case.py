@@ -112,10 +112,6 @@ def reference() -> ModuleType:
 
     Raises:
         ImportError: if it is missing.
-
-    Example:
-        >>> reference().__name__
-        'floater.testing.reference'
     """
     from floater.testing import reference
 

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from floater.encodings import AttentionContext, PositionModel
+from floater.encodings import PositionModel
 from floater.encodings.attention import AttentionCall, project_qkv
+from floater.encodings.context import AttentionContext
 from floater.positions import Positions
 
 _INNER_WIDTH = 24
@@ -70,14 +71,15 @@ class SelfAttention(nn.Module):
         Returns:
             (batch, T, dim).
         """
-        projections = {"query": self.query, "key": self.key, "value": self.value}
-        context = AttentionContext(state, self.layer, x, projections)
+        linear = {"query": self.query, "key": self.key, "value": self.value}
+        context = AttentionContext(state, self.layer, x, linear)
         q, k, v = project_qkv(position, context)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
-        if visible is not None:
-            visible = visible[:, None, None] if visible.ndim == 2 else visible[:, None]
-        call = AttentionCall(position, context, q, k, v, visible, self.causal)
+        mask = visible
+        if mask is not None:
+            mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
+        call = AttentionCall(position, context, q, k, v, mask, self.causal)
         out, _ = call.attend(call.logits())
         return self.output(out.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 
