@@ -5,7 +5,7 @@ BIN := .venv/bin
 TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
 HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
 
-.PHONY: demo test test-slow fuzz lint format docs reports reliability
+.PHONY: demo test test-slow test-core fuzz lint format docs reports reliability
 
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
@@ -16,6 +16,16 @@ test: .venv/installed
 # The tests marked slow, which `make test` skips.
 test-slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
+
+# Positions, flows, encodings and their contract in .venv-core, an environment without Transformers; not the tests
+# of the solvers that take longest, which import nothing else either.
+CORE := .venv-core/bin
+CORE_TESTS := $(patsubst %,src/floater/%,positions structures flow encodings testing) \
+	$(patsubst %,tests/%,test_positions.py test_structures.py test_testing.py) \
+	$(filter-out $(patsubst %,tests/flow/test_%.py,adversarial collocation solve stiff),$(wildcard tests/flow/test_*.py)) \
+	$(patsubst %,tests/encodings/%,test_catalogue.py test_contract.py test_measure.py test_refusals.py)
+test-core: .venv-core/installed
+	OMP_NUM_THREADS=1 $(CORE)/pytest -n 2 --dist worksteal --ignore src/floater/testing/reference.py $(CORE_TESTS)
 
 # Random examples for the properties of tests/fuzz; SEED=17 repeats a run, with the same MINUTES or without.
 MINUTES ?= 10
@@ -48,6 +58,14 @@ reports: .venv/installed
 SCALE ?= 1
 reliability: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py --scale $(SCALE)
+
+# A torch in the Python below is used here only if it has no Transformers beside it.
+.venv-core/installed: pyproject.toml constraints.txt
+	test -x $(CORE)/python || $(PYTHON) -m venv \
+		$$($(HAS_TORCH) && ! $(PYTHON) -c "import transformers" 2>/dev/null && echo --system-site-packages) .venv-core
+	$(CORE)/python -m pip install --quiet --constraint constraints.txt --editable . hypothesis pytest pytest-xdist
+	! $(CORE)/python -c "import transformers" 2>/dev/null
+	touch $@
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $$($(HAS_TORCH) && echo --system-site-packages) .venv

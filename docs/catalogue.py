@@ -50,7 +50,7 @@ HEADER = f"""# Catalogue of position encodings
 KEPT = "\n".join(f"- {key}: {what}." for key, what in CONTRACT.items())
 NOTES = f"""
 
-Every encoding keeps the contract of `tests/encodings/test_contract.py` (padding on any side, packed
+Every encoding keeps the contract of [floater.testing](reference/testing.md) (padding on any side, packed
 documents, caches, precisions, copies, saving, compilation, empty texts, errors beyond a bound) except where
 its entry states otherwise:
 
@@ -80,15 +80,15 @@ def page() -> str:
 
 def extrapolation() -> dict[str, str]:
     """Return the scores of the studies of lengths just beyond the trained ones, by encoding."""
-    found: dict[str, dict[str, list[float]]] = {}
+    by_encoding: dict[str, dict[str, list[float]]] = {}
     for task in ("copy", "reverse"):
         with (HERE / "far" / f"generated_{task}.csv").open(encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row["metric"] == "exact" and row["low"] == "17":
-                    found.setdefault(row["model"], {}).setdefault(task, []).append(float(row["score"]))
+                    by_encoding.setdefault(row["model"], {}).setdefault(task, []).append(float(row["score"]))
     return {
         name: ", ".join(f"{task} {fmean(scores):.0f}" for task, scores in tasks.items())
-        for name, tasks in found.items()
+        for name, tasks in by_encoding.items()
     }
 
 

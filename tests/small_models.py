@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from floater import FloaterConfig, build
+import floater
 
 
 def small_config(position, **changes):
@@ -18,13 +18,13 @@ def small_config(position, **changes):
         "training_length": 16,
         "dropout": 0.0,
     }
-    return FloaterConfig(**sizes | changes, position=position)
+    return floater.FloaterConfig(**sizes | changes, position=position)
 
 
-def randomised(name, *, parameter_std=0.7, **given):
+def randomised(name, *, parameter_std=0.7, **options):
     """Return a position model in double precision, none of whose parameters is zero or small."""
     torch.manual_seed(0)
-    model = build(name, **given).double()
+    model = floater.build(name, **options).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=parameter_std)
     return model

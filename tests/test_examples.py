@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from floater.encodings import registry as encodings
 from floater.lab.cli import main
 from floater.lab.settings import SettingsError
 from floater.lab.tasks import registry
+from floater.testing import CHECKS, check_contract
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = ["data.train=200", "training.max_steps=30", "training.save_steps=30", "training.eval_steps=30"]
@@ -33,6 +35,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return copy
 
 
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_encoding_keeps_the_contract(folder: Path, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    import_module("squared_distance")
+    check_contract("squared_distance", check)
+
+
 def floater(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, in which nothing was imported before."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -43,16 +52,16 @@ def floater(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_task_and_an_encoding_of_ones_own_train_and_are_scored(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = "imports=[language_identification,squared_distance]"
-    done = floater("train", "languages.yaml", own, "model.position=squared_distance", *QUICK)
+    imports = "imports=[language_identification,squared_distance]"
+    done = floater("train", "languages.yaml", imports, "model.position=squared_distance", *QUICK)
     assert done.returncode == 0, done.stderr
     result = json.loads((folder / "runs" / "languages" / "result.json").read_text())
     assert result["accuracy"] > 80  # of 30 steps
     (folder / "test.tsv").write_text("en\tMarch 5, 2026; 3 days ago\nde\t5. März 2026; vor 3 Tagen\n")
     score = ["evaluate", "runs/languages", "--trust-code", "--source", "test.tsv"]
-    assert main([*score, "--output", "found.txt"]) == 0
+    assert main([*score, "--output", "predictions.txt"]) == 0
     assert capsys.readouterr().out.startswith("accuracy ")
-    assert set((folder / "found.txt").read_text().split()) <= {"en", "de"}
+    assert set((folder / "predictions.txt").read_text().split()) <= {"en", "de"}
     assert main([*score, "--window", "3"]) == 2
     assert "takes no --window; it takes --source, --shortest" in capsys.readouterr().err
     with open("test.tsv", "a") as file:

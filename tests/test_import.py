@@ -1,13 +1,15 @@
-"""Modules that `import floater` imports, and models that Transformers loads after it."""
+"""Modules that `import floater` imports, with and without Transformers, which then loads our models."""
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from transformers import BertConfig, BertModel
 
 import floater
+from floater import _hf
 from floater.transformer import FloaterConfig, FloaterModel
 from floater.transformer.documents import DocumentsConfig
 from floater.transformer.events import EventsConfig
@@ -38,6 +40,40 @@ def test_every_public_name_is_there() -> None:
         _ = floater.plugg  # type: ignore[attr-defined]
 
 
+def test_without_transformers_what_needs_it_says_what_to_install() -> None:
+    """The other packages work; a fake module stands for a Transformers that is too old."""
+    code = """
+import sys, types
+sys.modules["transformers"] = None
+import floater
+from floater import encodings, flow, positions, structures
+floater.build("alibi", dim=8, heads=2, layers=1, max_length=16)
+for version in (None, "5.3.0.dev0", "4.57.1"):
+    if version is not None:
+        sys.modules["transformers"] = types.ModuleType("transformers")
+        sys.modules["transformers"].__version__ = version
+    for statement in ("import floater.transformer", "from floater.pretrained import plug", "floater.plug"):
+        try:
+            exec(statement)
+        except ImportError as error:
+            print(error)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9
+    assert all("floater.transformer and floater.pretrained need Transformers" in line for line in lines)
+    assert all(line.endswith("pip install 'floater[hf]'") for line in lines)
+    assert all("not installed" in line for line in lines[:3])
+    assert all("5.20 or newer, and 5.3.0.dev0 is installed" in line for line in lines[3:6])
+
+
+def test_the_oldest_transformers_is_that_of_the_extra() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    (requirement,) = project["project"]["optional-dependencies"]["hf"]
+    assert requirement.startswith(f"transformers>={'.'.join(map(str, _hf.OLDEST))},")
+
+
 @pytest.mark.parametrize(
     "order",
     [
@@ -50,10 +86,10 @@ def test_auto_classes_load_what_was_saved(order: str, tmp_path: Path) -> None:
     plugged = BertModel(BertConfig(vocab_size=9, **sizes))
     floater.plug(plugged)
     plugged.save_pretrained(tmp_path / "plugged")
-    own = FloaterConfig.preset(
+    config = FloaterConfig.preset(
         "tiny", vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1
     )
-    FloaterModel(own).save_pretrained(tmp_path / "own")
+    FloaterModel(config).save_pretrained(tmp_path / "model")
     code = order + (
         "\nimport sys"
         "\nfrom transformers import AutoModel"
@@ -62,7 +98,7 @@ def test_auto_classes_load_what_was_saved(order: str, tmp_path: Path) -> None:
     )
     # a process each: what loads one model imports the part of the library that the other needs
     assert run(code, str(tmp_path / "plugged")) == ["BertModel", "True"]
-    assert run(code, str(tmp_path / "own")) == ["FloaterModel", "False"]
+    assert run(code, str(tmp_path / "model")) == ["FloaterModel", "False"]
 
 
 @pytest.mark.parametrize("config", [DocumentsConfig, EventsConfig, FloaterConfig, ImageConfig])

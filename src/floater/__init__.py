@@ -46,7 +46,7 @@ _NAMES = {
     "transformer": ("FloaterConfig",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = {*_NAMES, "lab", "structures"}
+_MODULES = {*_NAMES, "lab", "structures", "testing"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from floater.testing import CHECKS
+
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "promises.md"
 ROWS = [
@@ -26,10 +28,11 @@ def functions(file: Path) -> frozenset[str]:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split(" | ")[0].strip("| "))
 def test_a_promise_names_tests_that_exist(row: str) -> None:
     promise, how_far, held = row.strip("| ").split(" | ")
-    names = re.findall(r"`([\w/]+\.py)::(test_\w+)`", held)
+    names = re.findall(r"`([\w/]+\.py)::(test_\w+)(\[\w+\]|)`", held)
     assert promise
     assert how_far
     assert names
-    assert held == ", ".join(f"`{file}::{name}`" for file, name in names)
-    missing = [f"{file}::{name}" for file, name in names if name not in functions(TESTS / file)]
+    assert held == ", ".join(f"`{file}::{name}{check}`" for file, name, check in names)
+    assert {check.strip("[]") for _, _, check in names if check} <= CHECKS.keys()
+    missing = [f"{file}::{name}" for file, name, _ in names if name not in functions(TESTS / file)]
     assert missing == []

@@ -50,15 +50,25 @@ def test_a_browser_shows_a_page(page: browser.Page, address: str, name: str) -> 
 
 @pytest.mark.parametrize(
     "module",
-    ["pretrained", "encodings", "positions", "flow", "transformer", "tasks", "training", "study.analyses"],
+    [
+        "pretrained",
+        "encodings",
+        "positions",
+        "flow",
+        "transformer",
+        "testing",
+        "lab.tasks",
+        "lab.training",
+        "lab.study.analyses",
+    ],
 )
 def test_the_reference_has_every_public_function_and_class(site: Path, module: str) -> None:
     package = import_module(f"floater.{module}")
     page = (site / "reference" / f"{module.split('.')[-1]}.html").read_text(encoding="utf-8")
     for name in package.__all__:
-        made = getattr(package, name)
-        homes = [f"floater.{module}", getattr(made, "__module__", "")]
-        assert not callable(made) or any(f'id="{home}.{name}"' in page for home in homes), name
+        value = getattr(package, name)
+        homes = [f"floater.{module}", getattr(value, "__module__", "")]
+        assert not callable(value) or any(f'id="{home}.{name}"' in page for home in homes), name
 
 
 @pytest.mark.parametrize("name", ["index.html", "catalogue.html", "far.html", "tutorials/plug.html"])

@@ -2,8 +2,22 @@
 
 import pytest
 from hypothesis import given, settings
-from properties import PROPERTIES
 from strategies import built, compositions
+
+from floater.testing import check_contract
+
+CHECKS = (
+    "padding",
+    "packing",
+    "packing_causal",
+    "cache",
+    "prefix",
+    "shift",
+    "shift_causal",
+    "permutation",
+    "gradients",
+    "gradients_causal",
+)
 
 # every rotation, every encoding that reads queries or keys, flat and nested
 CHOSEN = [
@@ -32,14 +46,15 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize("models", CHOSEN, ids=str)
-@pytest.mark.parametrize("name", PROPERTIES)
-def test_chosen_compositions(models, name):
-    PROPERTIES[name]("compose", {"models": models})
+@pytest.mark.parametrize("check", CHECKS)
+def test_chosen_compositions(models, check):
+    check_contract("compose", check, {"models": models})
 
 
 @settings(max_examples=12, derandomize=True, deadline=None)
 @given(compositions())
 def test_random_compositions(encoding):
-    for name, holds in PROPERTIES.items():
-        if built(encoding, causal="causal" in name or name in ("cache", "prefix")) is not None:
-            holds(*encoding)
+    name, options = encoding
+    for check in CHECKS:
+        if built(encoding, causal="causal" in check or check in ("cache", "prefix")) is not None:
+            check_contract(name, check, options)

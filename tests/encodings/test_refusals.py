@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from floater import PositionError, Positions, build
+from floater import Positions
+from floater.testing import check_refusal
 
-SIZES = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 ODD = {"dim": 9, "heads": 3}
 OPTIONS = [
     ("floatr", {}, "unknown position model 'floatr'; did you mean 'floater'"),
@@ -301,14 +301,11 @@ POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "message"), OPTIONS)
-def test_options_that_are_not_valid(name, given, message):
-    with pytest.raises(PositionError, match=message):
-        build(name, **SIZES | given)
+@pytest.mark.parametrize(("name", "options", "message"), OPTIONS)
+def test_options_that_are_not_valid(name, options, message):
+    check_refusal(name, options, message)
 
 
-@pytest.mark.parametrize(("name", "given", "positions", "message"), POSITIONS)
-def test_positions_that_an_encoding_does_not_have(name, given, positions, message):
-    model = build(name, **SIZES, **given)
-    with pytest.raises(PositionError, match=message):
-        model.prepare(positions)
+@pytest.mark.parametrize(("name", "options", "positions", "message"), POSITIONS)
+def test_positions_that_an_encoding_does_not_have(name, options, positions, message):
+    check_refusal(name, options, message, positions)

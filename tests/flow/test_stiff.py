@@ -12,7 +12,6 @@ from scipy.integrate import solve_ivp
 
 from floater.flow import FlowDiverged, FlowEncoder, FlowStiff, SolverState, solve, solve_dense
 from floater.flow.collocation import newton
-from floater.lab.training.resuming import solver_states
 
 TIMES = torch.tensor([1e-3, 0.02, 1.0, 3.0], dtype=torch.float64)
 
@@ -114,17 +113,18 @@ def test_known_stiff_problems_agree_with_radau(field, start, end):
 
 
 def test_a_kept_plan_stays_implicit_and_can_be_saved():
+    resuming = pytest.importorskip("floater.lab.training.resuming", reason="needs the extra lab")
     field, start, state = Chase(1e4), torch.ones(1, 2, dtype=torch.float64), SolverState()
     first = solve(field, start, TIMES, state=state)
     edges = state.plan.edges
     saved = [{"problem": state.problem, "plan": asdict(state.plan)}]
-    (restored,) = solver_states(Path("state"), saved, 1)
+    (restored,) = resuming.solver_states(Path("state"), saved, 1)
     for again in (state, restored):
         assert torch.equal(solve(field, start, TIMES, state=again), first)
         assert again.plan.edges == edges
         assert again.plan.implicit
     del saved[0]["plan"]["implicit"]  # of a version without Newton's method
-    assert not solver_states(Path("state"), saved, 1)[0].plan.implicit
+    assert not resuming.solver_states(Path("state"), saved, 1)[0].plan.implicit
 
 
 def test_an_ordinary_field_is_solved_by_fixed_point_iteration():

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from contract_cases import stir
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import compositions, encodings
@@ -18,6 +17,7 @@ from transformers import DynamicCache
 from floater import PositionError, Positions
 from floater.encodings import PositionModel
 from floater.structures import trees
+from floater.testing.inputs import randomize_zeros
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 from floater.transformer.stacks import Encoder
 from small_models import small_config
@@ -33,7 +33,7 @@ def stack(name: str, options: dict[str, Any], causal: bool = False) -> Encoder:
     """Return a stack of two blocks in double precision, no parameter of whose encoding is zero."""
     torch.manual_seed(0)
     encoder = Encoder(config(name, options), causal=causal).double().eval()
-    stir(encoder.position)
+    randomize_zeros(encoder.position)
     return encoder
 
 
@@ -63,7 +63,7 @@ def everything(
     key = positions.key.expand(len(rows), -1)
     structure = None
     if getattr(model, "needs", None):
-        sizes = [max(int(places.max()) + 1, 1) for places in counts]
+        sizes = [max(int(count.max()) + 1, 1) for count in counts]
         parents = [[(i - 1) // 2 if i else -1 for i in range(size)] for size in sizes]
         structure = trees(parents, words=list(counts))
     return dataclasses.replace(
@@ -77,7 +77,9 @@ def everything(
     )
 
 
-def of_mask(model: PositionModel, mask: Tensor, rows: Sequence[int], queries: int | None = None) -> Positions:
+def mask_positions(
+    model: PositionModel, mask: Tensor, rows: Sequence[int], queries: int | None = None
+) -> Positions:
     positions = Positions.from_mask(mask, queries=queries)
     counts = [torch.where(row > 0, row.cumsum(0) - 1, -1) for row in mask]
     return everything(model, positions, counts, rows)
@@ -97,10 +99,12 @@ def masks(draw: st.DrawFn, rows: int = 3, longest: int = 9) -> Tensor:
 def test_a_text_is_what_it_is_alone(subject: tuple[str, dict[str, Any]], mask: Tensor, causal: bool) -> None:
     encoder, x = stack(*subject, causal=causal), embeddings(*mask.shape)
     rows = range(len(mask))
-    together = encoder(x, of_mask(encoder.position, mask, rows))
+    together = encoder(x, mask_positions(encoder.position, mask, rows))
     for row in rows:
         kept = mask[row].bool()
-        alone = encoder(x[row : row + 1, kept], of_mask(encoder.position, mask[row : row + 1, kept], [row]))
+        alone = encoder(
+            x[row : row + 1, kept], mask_positions(encoder.position, mask[row : row + 1, kept], [row])
+        )
         torch.testing.assert_close(together[row, kept], alone[0])
 
 
@@ -133,8 +137,8 @@ def test_packed_documents_are_what_they_are_alone(
         start = 0
         for length in lengths:
             part = slice(start, start + length)
-            own = of_mask(encoder.position, torch.ones(1, length, dtype=torch.long), [row])
-            torch.testing.assert_close(together[row, part], encoder(x[row : row + 1, part], own)[0])
+            alone = mask_positions(encoder.position, torch.ones(1, length, dtype=torch.long), [row])
+            torch.testing.assert_close(together[row, part], encoder(x[row : row + 1, part], alone)[0])
             start += length
 
 
@@ -145,14 +149,14 @@ def test_a_cache_in_chunks_is_the_whole(
     subject: tuple[str, dict[str, Any]], mask: Tensor, chunks: list[int]
 ) -> None:
     encoder, x, rows = stack(*subject, causal=True), embeddings(*mask.shape), range(len(mask))
-    whole = encoder(x, of_mask(encoder.position, mask, rows))
+    whole = encoder(x, mask_positions(encoder.position, mask, rows))
     cache, parts, start = DynamicCache(), [], 0
     for chunk in [*chunks, mask.shape[1]]:
         stop = min(start + chunk, mask.shape[1])
         if start == stop:
             break
         try:
-            positions = of_mask(encoder.position, mask[:, :stop], rows, stop - start)
+            positions = mask_positions(encoder.position, mask[:, :stop], rows, stop - start)
             parts.append(encoder(x[:, start:stop], positions, cache))
         except PositionError:
             assert not encoder.position.caches
@@ -168,10 +172,10 @@ def test_a_prefix_has_its_own_numbers(subject: tuple[str, dict[str, Any]], mask:
     encoder, x = stack(*subject, causal=True), embeddings(*mask.shape)
     assume("causal" not in encoder.position.card.exceptions)
     kept = mask[:, :cut]
-    whole = encoder(x, of_mask(encoder.position, mask, [0]))[:, :cut]
+    whole = encoder(x, mask_positions(encoder.position, mask, [0]))[:, :cut]
     changed = x.clone()
     changed[:, cut:] += 1.0
-    other = encoder(changed, of_mask(encoder.position, mask, [0]))[:, :cut]
+    other = encoder(changed, mask_positions(encoder.position, mask, [0]))[:, :cut]
     torch.testing.assert_close(other[kept.bool()], whole[kept.bool()])
 
 
@@ -185,7 +189,7 @@ def test_what_is_relative_does_not_see_a_shift(
     encoder, x = stack(*subject), embeddings(1, length)
     card = encoder.position.card
     assume(card.point in ("relative", "none") and "shift" not in card.exceptions)
-    here = of_mask(encoder.position, torch.ones(1, length, dtype=torch.long), [0])
+    here = mask_positions(encoder.position, torch.ones(1, length, dtype=torch.long), [0])
     there = dataclasses.replace(here, query=here.query + shift, key=here.key + shift)
     torch.testing.assert_close(encoder(x, there), encoder(x, here), rtol=1e-5, atol=1e-5)
 
@@ -196,7 +200,7 @@ def test_gradients_are_finite_and_kernels_and_precisions_agree(
     subject: tuple[str, dict[str, Any]], mask: Tensor
 ) -> None:
     encoder, x, valid = stack(*subject), embeddings(*mask.shape), mask.bool()
-    positions = of_mask(encoder.position, mask, range(len(mask)))
+    positions = mask_positions(encoder.position, mask, range(len(mask)))
     numbers = []
     for kernel in ("sdpa", "eager"):
         encoder.blocks[0].attention.config._attn_implementation = kernel  # all blocks share it
@@ -220,7 +224,7 @@ def test_a_saved_model_is_loaded_bit_for_bit(
     model = cls(config(*subject)).eval()
     for module in model.modules():
         if isinstance(module, PositionModel):
-            stir(module)
+            randomize_zeros(module)
     ids = torch.arange(3, 3 + length)[None] % 11
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)

@@ -1,5 +1,6 @@
 """FLOATER inside pretrained models (Liu et al. 2020, section 3.3)."""
 
+from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing Transformers in one line)
 from floater.pretrained.extending import ExtendError, Extension, extend
 from floater.pretrained.families import FAMILIES, PlugError
 from floater.pretrained.plug import Report, bake, plug, unplug

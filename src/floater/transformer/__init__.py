@@ -1,5 +1,6 @@
 """The reference Transformer, compatible with Hugging Face."""
 
+from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing Transformers in one line)
 from floater.transformer.classification import (
     FloaterForMultipleChoice,
     FloaterForQuestionAnswering,

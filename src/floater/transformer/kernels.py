@@ -52,7 +52,7 @@ class Plain:
         return call.attend(call.logits())
 
 
-class FusedSdpa:
+class Sdpa:
     """PyTorch's `scaled_dot_product_attention`, with a mask or a bias only where one is needed."""
 
     def supports(self, call: AttentionCall) -> bool:
@@ -144,8 +144,8 @@ class Linear:
 
 KERNELS: dict[str | None, Sequence[Kernel]] = {
     "eager": (Plain(),),
-    "sdpa": (Tiled(), FusedSdpa(), Plain()),
-    "flex_attention": (Flex(), Tiled(), FusedSdpa(), Plain()),
+    "sdpa": (Tiled(), Sdpa(), Plain()),
+    "flex_attention": (Flex(), Tiled(), Sdpa(), Plain()),
     "linear": (Linear(),),
 }
 
@@ -165,7 +165,7 @@ def kernel_for(call: AttentionCall, implementation: str | None) -> Kernel:
         >>> contexts = [AttentionContext(model.prepare(floater.Positions.arange(3)), 0) for model in models]
         >>> calls = [AttentionCall(model, at, q, q, q) for model, at in zip(models, contexts)]
         >>> [type(kernel_for(call, "sdpa")).__name__ for call in calls]
-        ['FusedSdpa', 'Plain']
+        ['Sdpa', 'Plain']
     """
     kernels = KERNELS.get(implementation, KERNELS["sdpa"])
     return next(kernel for kernel in kernels if kernel.supports(call))
