@@ -63,8 +63,8 @@ def test_a_command_of_a_page_is_valid(page: str, command: str) -> None:
     words = shlex.split(re.split(r" [|<>&]", re.sub(r" \[([^\]=]+=.*?)\](?= |$)", r" \1", command))[0])
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-        known = re.findall(r"^(\w+)(?::| \?=)", makefile, re.MULTILINE)  # targets and variables
-        assert {word.partition("=")[0] for word in words[1:]} <= set(known)
+        names = re.findall(r"^([\w-]+)(?::| \?=)", makefile, re.MULTILINE)  # targets and variables
+        assert {word.partition("=")[0] for word in words[1:]} <= set(names)
         return
     if "--help" in words:
         return
