@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from floater import Positions, build, catalogue
+from floater.encodings.context import AttentionContext
 from floater.errors import DataError
 from floater.lab.tasks.corpora.conllu import read_conllu, read_sentences
 
@@ -106,6 +107,7 @@ def test_every_structural_row_runs_on_real_trees():
             state = model.prepare(positions)
             x = torch.randn(len(batch), length, 32)
             q, k = torch.randn(2, len(batch), 2, length, 16)
-            out = [model.embed(x, state), model.bias(q, k, state, 0)]
-            out.append(model.value_bias((q @ k.mT).softmax(-1), state, 0))
+            context = AttentionContext(state, 0)
+            out = [model.embed(x, state), model.bias(q, k, context)]
+            out.append(model.value_bias((q @ k.mT).softmax(-1), context))
             assert all(bool(y.isfinite().all()) for y in out if y is not None), name
