@@ -24,10 +24,10 @@ TERMS = [
     (),
     ("bias",),
     ("content", "bias"),
-    ("asking", "queries"),
+    ("distance_queries", "queries"),
     ("queries", "keys"),
     ("bias", "queries", "values"),
-    ("content", "asking", "bias", "queries", "keys", "values"),
+    ("content", "distance_queries", "bias", "queries", "keys", "values"),
 ]
 CASES = [
     (which, before)
@@ -45,7 +45,7 @@ def drawn(which, length, slots, before):
     entries = length + slots if before is None else 5
     made = {
         "content": (normal(BATCH, HEADS, length, 5), normal(BATCH, HEADS, slots, 5)),
-        "asking": normal(BATCH, HEADS, length, WIDTH),
+        "distance_queries": normal(BATCH, HEADS, length, WIDTH),
         "bias": normal(HEADS, length + slots),
         "queries": normal(HEADS, entries, WIDTH),
         "keys": normal(length + slots, 5 if "content" in which else WIDTH),
@@ -53,7 +53,7 @@ def drawn(which, length, slots, before):
     }
     given = {name: made[name] for name in which}
     tensors = [x for value in given.values() for x in (value if isinstance(value, tuple) else (value,))]
-    return AttentionTerms(**given, before=before), tensors
+    return AttentionTerms(**given, first_entry=before), tensors
 
 
 def plain(q, k, v, terms, scale, mask, causal):
@@ -62,16 +62,18 @@ def plain(q, k, v, terms, scale, mask, causal):
     entry = torch.arange(slots) - torch.arange(length)[:, None] + length - 1
 
     def vectors(table):
-        own = entry if terms.before is None else (entry - terms.before).clamp(0, table.shape[-2] - 1)
+        own = (
+            entry if terms.first_entry is None else (entry - terms.first_entry).clamp(0, table.shape[-2] - 1)
+        )
         return table.expand(HEADS, *table.shape[-2:])[:, own]
 
-    asking = q if terms.asking is None else terms.asking
+    distance_queries = q if terms.distance_queries is None else terms.distance_queries
     q, k = (q, k) if terms.content is None else terms.content
     logits = q @ k.mT
     if terms.queries is not None:
-        logits = logits + torch.einsum("bhtd,htsd->bhts", asking, vectors(terms.queries))
+        logits = logits + torch.einsum("bhtd,htsd->bhts", distance_queries, vectors(terms.queries))
     if terms.keys is not None:
-        keys = dataclasses.replace(terms, before=None).keys
+        keys = dataclasses.replace(terms, first_entry=None).keys
         logits = logits + torch.einsum("bhsd,tsd->bhts", k, keys[entry])
     logits = logits * scale
     if terms.bias is not None:

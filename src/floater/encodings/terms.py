@@ -20,14 +20,14 @@ class AttentionTerms:
         content: q (batch, heads, T, D) and k (batch, heads, S, D) of the dot products, in place of the
             block's, of any width D.
         scale: factor of the dot products, in place of the block's.
-        asking: p, (batch, heads, T, head_dim); None for the block's q.
+        distance_queries: p, (batch, heads, T, head_dim); None for the block's q.
         bias: b, (heads or 1, T + S).
         queries: a, (T + S, head_dim) or (heads, T + S, head_dim).
         keys: c, as a.
         values: d, as a.
-        masks: whether b is -inf where `PositionModel.mask` forbids a key, and the mask is not needed.
-        before: a and d begin with this entry (less than 0 if before the first): earlier entries equal their
-            first, and those past the end their last. None where they have all entries.
+        has_mask: whether b is -inf where `PositionModel.mask` forbids a key, and the mask is not needed.
+        first_entry: the entry with which a and d begin (less than 0 if before the first): earlier entries
+            equal their first, and those past the end their last. None where they have all entries.
 
     Example:
         >>> AttentionTerms().bias is None
@@ -36,18 +36,18 @@ class AttentionTerms:
 
     content: tuple[Tensor, Tensor] | None = None
     scale: float | None = None
-    asking: Tensor | None = None
+    distance_queries: Tensor | None = None
     bias: Tensor | None = None
     queries: Tensor | None = None
     keys: Tensor | None = None
     values: Tensor | None = None
-    masks: bool = False
-    before: int | None = None
+    has_mask: bool = False
+    first_entry: int | None = None
 
     @property
     def bias_alone(self) -> bool:
         """Return whether there is a bias and nothing that depends on the contents of tokens."""
         return not any(
             x is not None
-            for x in (self.content, self.scale, self.asking, self.queries, self.keys, self.values)
+            for x in (self.content, self.scale, self.distance_queries, self.queries, self.keys, self.values)
         )

@@ -97,7 +97,7 @@ class Tiled:
         """Compute the outputs tile by tile."""
         terms, (q, k) = call.terms, call.rotated()
         assert terms is not None
-        mask = call.key_mask if terms.masks else call.mask
+        mask = call.key_mask if terms.has_mask else call.mask
         return tiled_attention(q, k, call.v, terms, call.scale, mask=mask, causal=call.causal), None
 
 
@@ -119,7 +119,7 @@ class Flex:
         """Compute the outputs by FlexAttention."""
         terms, (q, k) = call.terms, call.rotated()
         bias = None if terms is None else terms.bias
-        mask = call.key_mask if terms is not None and terms.masks else call.mask
+        mask = call.key_mask if terms is not None and terms.has_mask else call.mask
         return flex_attention(q, k, call.v, call.scale, bias=bias, mask=mask, causal=call.causal), None
 
 

@@ -78,10 +78,10 @@ def tiled_attention(
             # PyTorch's kernel reads a bias from a view, but has no gradient for it
             view = bias.as_strided((1, heads, length, slots), (0, bias.shape[1], 1, 1))
             return F.scaled_dot_product_attention(q.flip(2), k, v, attn_mask=view, scale=scale).flip(2)
-    asking = q if terms.asking is None else terms.asking
+    distance_queries = q if terms.distance_queries is None else terms.distance_queries
     q, k = (q, k) if terms.content is None else terms.content
-    plan = _Plan(length, slots, scale, causal, terms.before)
-    asked = None if tables[0] is None else asking
+    plan = _Plan(length, slots, scale, causal, terms.first_entry)
+    asked = None if tables[0] is None else distance_queries
     out: Tensor = _Tiled.apply(q, k, v, asked, bias, *tables, plan, mask)  # type: ignore[no-untyped-call]
     return out
 
@@ -249,7 +249,7 @@ class _Tiled(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        asking: Tensor | None,
+        distance_queries: Tensor | None,
         bias: Tensor | None,
         queries: Tensor | None,
         keys: Tensor | None,
@@ -257,7 +257,7 @@ class _Tiled(torch.autograd.Function):
         plan: _Plan,
         mask: Tensor | None,
     ) -> Tensor:
-        tensors = q, k, v, asking, bias, queries, keys, values
+        tensors = q, k, v, distance_queries, bias, queries, keys, values
         work = _Work(tensors, plan, mask)
         out = v.new_empty(*q.shape[:3], v.shape[-1])
         lse = q.new_empty(*q.shape[:3], 1)
@@ -279,10 +279,16 @@ class _Work:
     """One attention: its tensors as the tiles read them."""
 
     def __init__(self, tensors: Iterable[Any], plan: _Plan, mask: Tensor | None) -> None:
-        q, k, v, asking, bias, queries, keys, values = tensors
+        q, k, v, distance_queries, bias, queries, keys, values = tensors
         # so that samples and heads flatten without a copy
         self.q, self.k, self.v = (x.contiguous() for x in (q.flip(2), k, v))
-        self.asking = None if asking is None else self.q if asking is q else asking.flip(2).contiguous()
+        self.distance_queries = (
+            None
+            if distance_queries is None
+            else self.q
+            if distance_queries is q
+            else distance_queries.flip(2).contiguous()
+        )
         self.bias, self.plan = bias, plan
         self.zeros = cache(q.new_zeros)  # entries outside of a diagonal view stay zero
         self.queries = None if queries is None else _Table(queries, plan.before)
@@ -300,9 +306,9 @@ class _Work:
         count, slots, first = rows.stop - rows.start, k.shape[1], rows.start
         width = slots + count - 1
         if self.queries is not None:
-            assert self.asking is not None
-            asking = self.asking[tile].flatten(0, 1)
-            dots = self.queries.dots(asking * plan.scale, heads, first, width)
+            assert self.distance_queries is not None
+            distance_queries = self.distance_queries[tile].flatten(0, 1)
+            dots = self.queries.dots(distance_queries * plan.scale, heads, first, width)
             if self.bias is not None:
                 by_head = dots.view(-1, heads.stop - heads.start, count, width)
                 by_head += self.bias[heads, None, first : first + width]
@@ -343,12 +349,14 @@ class _Work:
         lse[tile] = most.add_(total.log_()).masked_fill_(nothing, torch.inf).view_as(lse[tile])
 
     def backward(self, above: Tensor, out: Tensor, lse: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of q, k, v, asking, bias and the tables."""
+        """Return the gradients of q, k, v, distance_queries, bias and the tables."""
         plan = self.plan
         mean = (above * out).sum(-1, keepdim=True)
         q_gradient, k_gradient = torch.empty_like(self.q), torch.zeros_like(self.k)
         v_gradient = torch.zeros_like(self.v)
-        asking_gradient = None if self.asking is None else torch.empty_like(self.asking)
+        distance_query_gradient = (
+            None if self.distance_queries is None else torch.empty_like(self.distance_queries)
+        )
         bias_gradient = None if self.bias is None else torch.zeros_like(self.bias)
         for tile in plan.tiles(*self.q.shape[:2]):
             samples, heads, rows = tile
@@ -377,12 +385,12 @@ class _Work:
                     sums = skewed.sum(1).view(-1, heads.stop - heads.start, shape[2])
                     bias_gradient[heads, first : first + shape[2]] += sums.sum(0)
                 if self.queries is not None:
-                    assert self.asking is not None
-                    assert asking_gradient is not None
+                    assert self.distance_queries is not None
+                    assert distance_query_gradient is not None
                     weighted, sums = self.queries.weighted(skewed, heads, first)
-                    torch.mul(weighted, plan.scale, out=asking_gradient[tile].flatten(0, 1))
-                    asking = self.asking[tile].flatten(0, 1)
-                    self.queries.learn(sums, asking, heads, first, plan.scale)
+                    torch.mul(weighted, plan.scale, out=distance_query_gradient[tile].flatten(0, 1))
+                    distance_queries = self.distance_queries[tile].flatten(0, 1)
+                    self.queries.learn(sums, distance_queries, heads, first, plan.scale)
             torch.bmm(logits_gradient, k, out=q_gradient[tile].flatten(0, 1)).mul_(plan.scale)
             into = k_gradient[near].flatten(0, 1)
             into.baddbmm_(logits_gradient.mT, q, alpha=plan.scale)
@@ -397,7 +405,7 @@ class _Work:
             q_gradient.flip(2),
             k_gradient,
             v_gradient,
-            None if asking_gradient is None else asking_gradient.flip(2),
+            None if distance_query_gradient is None else distance_query_gradient.flip(2),
             bias_gradient,
             *tables,
         )

@@ -341,8 +341,8 @@ class Composite(PositionModel):
             return terms
         if terms.content is not None or terms.keys is not None:
             return None  # they read keys that are not those of the products
-        asking = q if terms.asking is None else terms.asking
-        return replace(terms, content=self.rotated(q, k, context), asking=asking)
+        distance_queries = q if terms.distance_queries is None else terms.distance_queries
+        return replace(terms, content=self.rotated(q, k, context), distance_queries=distance_queries)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor:
         for part, part_context in sorted(self._acting(context), key=lambda pair: pair[0].stage < Stage.WIDEN):

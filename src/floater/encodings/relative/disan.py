@@ -40,7 +40,7 @@ class Sides(PairBias):
         if not consecutive(self.positions):
             return None
         seen = self.allowed(Distances.of(self.positions, "disan").values[None, None])[:, 0]
-        return AttentionTerms(bias=q.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf), masks=True)
+        return AttentionTerms(bias=q.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf), has_mask=True)
 
 
 @register("disan")

@@ -108,7 +108,7 @@ class Shaw(ShawTables):
             return None
         keys, values = (None if x is None else x[context.layer] for x in (self.keys, self.values_))
         if state.first is not None:
-            return AttentionTerms(queries=keys, values=values, before=-self.clip - state.first)
+            return AttentionTerms(queries=keys, values=values, first_entry=-self.clip - state.first)
         keys, values = (None if x is None else state.rows(x, self.clip) for x in (keys, values))
         return AttentionTerms(queries=keys, values=values)
 

@@ -130,7 +130,7 @@ class TransformerXL(PositionModel):
             return None
         which = layer if len(self.u) > 1 else 0
         u, v = (vector[which][:, None] for vector in (self.u, self.v))
-        return AttentionTerms(content=(q + u, k), asking=q + v, queries=self.rows(state, layer))
+        return AttentionTerms(content=(q + u, k), distance_queries=q + v, queries=self.rows(state, layer))
 
     def rows(self, state: XLState, layer: int) -> Tensor:
         """Return the projected sinusoids of whole distances, (heads, N, head_dim)."""
