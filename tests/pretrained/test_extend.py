@@ -185,6 +185,13 @@ def test_a_table_of_sinusoids_is_that_of_a_longer_model(
     torch.testing.assert_close(zoo.output(again, **inputs), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_sinusoids_that_are_not_saved_are_not_continued_otherwise(method: str) -> None:
+    """A loaded Marian has sinusoids at all positions."""
+    with pytest.raises(ExtendError, match="computes its sinusoids anew when it is loaded; method must be"):
+        floater.extend(zoo.build("marian"), 1100, method)
+
+
 def test_a_learned_table_is_not_continued_as_sinusoids() -> None:
     with pytest.raises(ExtendError, match="by 'sinusoid': the table is not one of sinusoids"):
         floater.extend(zoo.build("bert"), 600, "sinusoid")
