@@ -115,6 +115,18 @@ def project_qkv(position: PositionModel, context: AttentionContext[Any]) -> QKV:
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
 
+def mask_of_pairs(visible: Tensor | None) -> Tensor | None:
+    """Return the mask of `Positions.visible`, (batch, S) or (batch, T, S), with axes for heads and queries.
+
+    Example:
+        >>> mask_of_pairs(torch.ones(2, 5, dtype=torch.bool)).shape
+        torch.Size([2, 1, 1, 5])
+    """
+    if visible is None:
+        return None
+    return visible[:, None, None] if visible.ndim == 2 else visible[:, None]
+
+
 def _heads(y: Tensor, position: PositionModel) -> Tensor:
     heads = position.spec.heads
     return y.view(*y.shape[:-1], heads, y.shape[-1] // heads)

@@ -1,4 +1,4 @@
-"""What the hooks of a position model read beside the tensors that they change."""
+"""The circumstances that the hooks of a position model read."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings import PositionModel
-from floater.encodings.attention import AttentionCall, project_qkv
+from floater.encodings.attention import AttentionCall, mask_of_pairs, project_qkv
 from floater.encodings.context import AttentionContext
 from floater.positions import Positions
 
@@ -76,10 +76,7 @@ class SelfAttention(nn.Module):
         q, k, v = project_qkv(position, context)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)
-        mask = visible
-        if mask is not None:
-            mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
-        call = AttentionCall(position, context, q, k, v, mask, self.causal)
+        call = AttentionCall(position, context, q, k, v, mask_of_pairs(visible), self.causal)
         out, _ = call.attend(call.logits())
         return self.output(out.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
 

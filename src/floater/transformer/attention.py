@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
 from floater.encodings import PositionModel, StackSpec
-from floater.encodings.attention import AttentionCall, project, project_qkv
+from floater.encodings.attention import AttentionCall, mask_of_pairs, project, project_qkv
 from floater.encodings.context import AttentionContext, Projection
 from floater.transformer.config import FloaterConfig
 from floater.transformer.kernels import kernel_for
@@ -133,9 +133,7 @@ class Attention(nn.Module):
         key_valid: Tensor | None,
         sharpen: bool,
     ) -> AttentionCall:
-        mask = key_valid
-        if mask is not None:
-            mask = mask[:, None, None] if mask.ndim == 2 else mask[:, None]
+        mask = mask_of_pairs(key_valid)
         dropout = self.config.attention_dropout if self.training else 0.0
         return AttentionCall(
             position, context, q, k, v, mask, self.causal, dropout, self._temperature(sharpen)

@@ -31,6 +31,12 @@ def parameters(config: Any) -> dict[str, Any]:
     return rope.get("full_attention", rope)  # type: ignore[no-any-return]
 
 
+def replace_parameters(config: Any, rope: dict[str, Any]) -> None:
+    """Replace the `parameters` of a configuration."""
+    nested = "full_attention" in config.rope_parameters
+    config.rope_parameters = {**config.rope_parameters, "full_attention": rope} if nested else rope
+
+
 def scaling(config: Any) -> str | None:
     """Return the name of the scaling that the rotary parameters of a configuration have, or None."""
     kind: str = parameters(config).get("rope_type", "default")
@@ -81,7 +87,7 @@ def widen(config: Any, length: int) -> None:
     temperature = None if stated is None else _attention_factor(config, rope)
     if kind == "dynamic":
         factor, trained = rope.pop("factor"), int(config.max_position_embeddings)
-        width = 2 * len(_frequencies(config, None))
+        width = 2 * len(_computed(config, None)[0])
         stretch = factor * length / trained - (factor - 1)
         rope |= {"rope_type": "default", "rope_theta": rope["rope_theta"] * stretch ** (width / (width - 2))}
     elif kind == "longrope":
@@ -93,11 +99,7 @@ def widen(config: Any, length: int) -> None:
         rope["factor"] = rope.get("factor", 1.0) * ratio
     if stated is not None and not math.isclose(stated, temperature or stated, rel_tol=1e-6):
         rope["attention_factor"] = stated
-    config.rope_parameters = (
-        rope
-        if parameters(config) is config.rope_parameters
-        else {**config.rope_parameters, "full_attention": rope}
-    )
+    replace_parameters(config, rope)
     config.max_position_embeddings = length
 
 
@@ -111,19 +113,14 @@ def state_factor(config: Any) -> None:
 
 def _kept(config: Any, old: int) -> list[float]:
     """Return how far each frequency of a long text is kept, from 0 to 1."""
-    rotations = _frequencies(config, old).double() * old / (2 * math.pi)
+    rotations = _computed(config, old)[0].double() * old / (2 * math.pi)
     return [float(share) for share in ((rotations - _SLOW) / (_FAST - _SLOW)).clamp(0, 1)]
-
-
-def _frequencies(config: Any, length: int | None) -> Tensor:
-    return _computed(config, length)[0]
 
 
 def _attention_factor(config: Any, rope: dict[str, Any]) -> float:
     """Return the factor of sines and cosines that Transformers computes where none is stated."""
     unstated = copy.deepcopy(config)
-    nested = "full_attention" in config.rope_parameters
-    unstated.rope_parameters = {**config.rope_parameters, "full_attention": rope} if nested else rope
+    replace_parameters(unstated, rope)
     return _computed(unstated, None)[1]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.native import parameters, scaling
+from floater.pretrained.extending.native import parameters, replace_parameters, scaling
 from floater.pretrained.extending.trial import Trial
 
 ROTATION = "rotation of "
@@ -150,16 +150,13 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
     if method == "longrope":
         factors = options.get("long_factor", [factor] * (width // 2))
         changes |= {"short_factor": factors, "long_factor": factors}
-    scaled = {**rope, **changes, **options}
-    if "full_attention" in config.rope_parameters:
-        scaled = {**config.rope_parameters, "full_attention": scaled}
     if getattr(config, "head_dim", 0) is None:  # Transformers takes the default only if the field is missing
         config.head_dim = config.hidden_size // config.num_attention_heads
     if hasattr(config, "original_max_position_embeddings"):  # a separate field in Phi-3
         config.original_max_position_embeddings = config.max_position_embeddings
     if not follows:  # "dynamic" scales from this length, the training length
         config.max_position_embeddings = length
-    config.rope_parameters = scaled
+    replace_parameters(config, {**rope, **changes, **options})
 
 
 def rotated(config: Any, rope: Mapping[str, Any]) -> int:
