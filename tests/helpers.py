@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,11 @@ def equal_runs(one: Path, other: Path) -> bool:
 
 
 def check_every_setting_acts(
-    default: Any, changes: Mapping[str, Mapping[str, Any]], observe: Callable[[Any], Any]
+    default: Any,
+    changes: Mapping[str, Mapping[str, Any]],
+    observe: Callable[[Any], Any],
+    *,
+    stated: Collection[str] = (),
 ) -> None:
     """Check that every setting of a dataclass changes what is observed of it.
 
@@ -101,8 +105,9 @@ def check_every_setting_acts(
         default: an instance of the dataclass.
         changes: by the name of each field what to change, this field and others that it needs.
         observe: of an instance; what it returns is compared.
+        stated: fields that only state what others decide; a contradiction must be refused elsewhere.
     """
-    names = {each.name for each in fields(default)}
+    names = {each.name for each in fields(default)} - set(stated)
     assert changes.keys() == names, f"say how these act: {sorted(names ^ changes.keys())}"
     for name, given in changes.items():
         needed = {other: value for other, value in given.items() if other != name}

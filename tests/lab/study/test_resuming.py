@@ -40,6 +40,22 @@ def test_one_more_seed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.Mon
     assert started.started == ["none-1", "none-7"]
 
 
+def test_finished_trials_keep_their_checkpoints_or_only_those_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = run_inline(monkeypatch, report=False)
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}, "seeds": [1]}
+    kept: dict[str, list[str]] = {}
+    for name, keep in (("all", True), ("few", False)):
+        asked = settings(tmp_path / name, keep_checkpoints=keep, **small)
+        asked.settings["training"]["keep_steps"] = [2]
+        run.study(asked)
+        kept[name] = sorted(path.name for path in (tmp_path / name / "trials/none-1").glob("checkpoint-*"))
+        run.study(asked)
+    assert kept == {"all": ["checkpoint-2", "checkpoint-4"], "few": ["checkpoint-2"]}
+    assert started.started == ["none-1", "none-1"]  # what has no checkpoints is finished, too
+
+
 def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text"
     text.write_text("so it is a b c\n" * 40, encoding="utf-8")

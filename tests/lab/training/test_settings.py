@@ -42,7 +42,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "eval_steps": {"eval_steps": 3},
     "logging_steps": {"logging_steps": 7},
     "early_stopping_patience": {"early_stopping_patience": 2},
-    "save_strategy": {"save_strategy": "epoch", "save_steps": 4},
     "save_steps": {"save_steps": 4},
     "save_total_limit": {"save_total_limit": 6},
     "keep_steps": {"keep_steps": [4], "save_steps": 4},
@@ -87,9 +86,13 @@ def observe(run: Path) -> Any:
 
 
 def test_every_setting_acts(tmp_path: Path) -> None:
-    check_every_setting_acts(TrainingSettings(warmup_steps=2), CHANGES, observe(tmp_path))
+    stated = {"save_strategy"}
+    check_every_setting_acts(TrainingSettings(warmup_steps=2), CHANGES, observe(tmp_path), stated=stated)
     smoothed = {"label_smoothing_factor": {"label_smoothing_factor": 0.1}}
-    check_every_setting_acts(SmoothedTrainingSettings(warmup_steps=2), CHANGES | smoothed, observe(tmp_path))
+    changes = CHANGES | smoothed
+    check_every_setting_acts(
+        SmoothedTrainingSettings(warmup_steps=2), changes, observe(tmp_path), stated=stated
+    )
     flows = TrainingSettings(save_steps=4), TrainingSettings(save_steps=4, flow=Flow(update_every=2))
     assert observe(tmp_path)(flows[0]) != observe(tmp_path)(flows[1])
 
@@ -167,6 +170,17 @@ def test_a_step_is_the_same_on_any_number_of_processes() -> None:
     assert TrainingSettings(gradient_accumulation_steps=2).accumulation(4) == 2
     with pytest.raises(ValueError, match="give one of them"):
         TrainingSettings(batches_per_step=16, gradient_accumulation_steps=2)
+
+
+@pytest.mark.parametrize("event", ["eval", "save"])
+def test_steps_that_the_strategy_does_not_read_are_refused(event: str) -> None:
+    steps = {f"{event}_steps": 4}
+    for strategy in ("epoch",) if event == "save" else ("epoch", "no"):
+        with pytest.raises(ValueError, match=f"{event}_steps is 4, and {event}_strategy '{strategy}' would"):
+            make(TrainingSettings, steps | {f"{event}_strategy": strategy}, "here")
+    for stated in ({}, {f"{event}_strategy": "steps"}):
+        settings = make(TrainingSettings, steps | stated, "here")
+        assert (settings.evaluates if event == "eval" else settings.saves) == 4
 
 
 @pytest.mark.parametrize("saves", [{}, {"save_steps": 300}])

@@ -27,7 +27,7 @@ from floater.errors import DataError
 from floater.lab.datasets.archives import unpack
 from floater.lab.datasets.workers import mapped
 from floater.lab.tasks.corpora.leftovers import without_leftovers
-from floater.lab.text import moses
+from floater.lab.text.tupe import normal, tokens
 
 logger = logging.getLogger(__name__)
 EVERY = 200
@@ -37,7 +37,6 @@ SHORTEST, LETTERS = 50, 0.7
 _LONGEST = 1_000_000
 _MARKS = {"\\": 0.05, "|": 0.05}
 """Characters of formulas and tables, and the largest share of a paragraph that they may have."""
-_DOTS = re.compile(r"\.{4,}")
 _END = re.compile(
     r"""(?P<marks>[.?!]+)(?P<close>['")\]}%”’»]*)(?P<space>\s+)(?=['"(\[{“‘«]*(?P<next>[A-Z0-9]))"""
 )
@@ -96,11 +95,11 @@ def document(text: str) -> list[str]:
 
     Example:
         >>> document("Life\\nMr. Smith went to Washington on a train, a long… journey. Nobody was there.")
-        ['mr. smith went to washington on a train , a long ... journey .', 'nobody was there .']
+        ['mr . smith went to washington on a train , a long . . . journey .', 'nobody was there .']
     """
     sentences = []
     for paragraph in text.split("\n"):
-        if is_text(clean := _normal(paragraph)):
+        if is_text(clean := normal(paragraph)):
             sentences += [line for part in split(clean) if (line := sentence(part))]
     return sentences
 
@@ -133,24 +132,23 @@ def sentence(text: str) -> str:
 
     Example:
         >>> sentence("It's well-known."), sentence(" * * * ")
-        ("it 's well @-@ known .", '')
+        ("it 's well - known .", '')
     """
-    return _moses()[1](plain(text))
+    return _worded(tokens(text))
 
 
 def plain(text: str) -> str:
     """Lower-case a tokenised sentence; one without a letter or a digit becomes empty.
 
     Example:
-        >>> plain("It 's  late ."), plain(" * * * ")
-        ("it 's late .", '')
+        >>> plain("It 's  well-known ."), plain(" * * * ")
+        ("it 's well - known .", '')
     """
-    lower = _normal(text).lower()
-    return lower if any(character.isalnum() for character in lower) else ""
+    return _worded(" ".join(normal(text).lower().replace("-", " - ").split()))
 
 
-def _normal(text: str) -> str:
-    return " ".join(_DOTS.sub("...", _moses()[0](text)).split())
+def _worded(text: str) -> str:
+    return text if any(character.isalnum() for character in text) else ""
 
 
 def _without(text: str, seen: set[bytes]) -> str:
@@ -187,8 +185,3 @@ def _abbreviations() -> tuple[frozenset[str], frozenset[str]]:
         frozenset(name.strip() for name, mark, _ in words if bool(mark) == only) for only in (False, True)
     )
     return always, before_numbers
-
-
-@functools.cache
-def _moses() -> tuple[moses.Text, moses.Text]:
-    return moses.normaliser("en"), moses.tokenizer("en", escape=False)

@@ -114,19 +114,22 @@ class Grid:
         trials: the trials in the order of running, seed by seed, so that a study that is stopped early has
             compared all variants.
         tests: test sets by name, each with its arguments for the task's `measure`.
+        keep_checkpoints: whether a finished trial keeps its checkpoints.
     """
 
     folder: Path
     variants: list[Variant]
     trials: list[Trial]
     tests: dict[str, dict[str, Any]]
+    keep_checkpoints: bool = True
 
     def write(self, threads: int) -> None:
         """Write the configuration of every trial, and the arguments of its process."""
         (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
         for trial in self.trials:
             write_whole(trial.config, f"# floater train {trial.config}\n" + dump(trial.settings))
-        write_json(self.folder / PLAN, {"tests": self.tests, "threads": threads})
+        plan = {"tests": self.tests, "threads": threads, "keep_checkpoints": self.keep_checkpoints}
+        write_json(self.folder / PLAN, plan)
 
 
 def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
@@ -191,7 +194,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
         for seed in variant.seeds[turn : turn + 1]
     ]
     _check(task, trials, tests, origin, train)
-    return Grid(folder, variants, trials, tests)
+    return Grid(folder, variants, trials, tests, settings.keep_checkpoints)
 
 
 def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:

@@ -172,6 +172,9 @@ class StudySettings:
         checkpoints: pretrained models whose positions are shown, by a name: Hugging Face names or
             directories.
         figures: kinds of figures of each model's positions; see `floater plot`.
+        keep_checkpoints: whether a finished trial keeps its checkpoints, from which it could be trained for
+            longer. With their optimizers they take several times the room of its model. Those of
+            `training.keep_steps` stay in any case.
         samples: resamplings of the paired bootstrap; more where many comparisons need it.
         level: level of significance, after Holm's correction.
         launcher: "local", side by side on this machine, "ray", on a Ray cluster, or "slurm", each a job; the
@@ -202,6 +205,7 @@ class StudySettings:
     short_to_long: ShortToLong = field(default_factory=ShortToLong)
     checkpoints: dict[str, str] = field(default_factory=dict)
     figures: list[str] = field(default_factory=lambda: ["vectors", "similarity"])
+    keep_checkpoints: bool = True
     samples: int = 1000
     level: float = 0.05
     launcher: Literal["local", "ray", "slurm"] = "local"

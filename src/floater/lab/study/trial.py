@@ -25,6 +25,7 @@ from floater.lab.study.grid import COST, PLAN, TRIALS
 from floater.lab.study.progress import entries
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.training.checkpoints import checkpoints, remove, step_of
 from floater.lab.training.digests import changed, digests
 from floater.lab.training.files import MANIFEST, discard, sync, write_json, write_whole
 from floater.lab.training.lock import file_lock
@@ -92,6 +93,9 @@ def run_trial(folder: Path, name: str) -> None:
             assert task.measure is not None
             measurement = task.measure(RunWithSettings(run, settings), **arguments)
             _write(run, test, arguments, measurement, time.perf_counter() - began)
+    if not plan["keep_checkpoints"]:
+        kept = settings.training.keep_steps
+        remove(path for path in checkpoints(run) if step_of(path) not in kept)
 
 
 def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:

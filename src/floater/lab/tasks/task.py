@@ -30,6 +30,7 @@ from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.launchers import settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model
+from floater.lab.training.processes import main_process_first
 from floater.lab.training.run import (
     MODEL,
     SETTINGS,
@@ -264,7 +265,7 @@ class Task(ABC):
             data.check_examples(train=splits.train, valid=splits.valid)
             if len({json.dumps(digests) for digests in gather_object([data.examples])}) > 1:
                 raise DataError("the processes read different examples; each must read the same data")
-            with state.main_process_first():
+            with main_process_first():
                 prepared = self.prepare(settings, run, splits)
                 self.check_schedule(prepared)
                 begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))

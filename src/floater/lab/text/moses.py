@@ -35,12 +35,13 @@ def normaliser(language: str) -> Text:
     return clean
 
 
-def tokenizer(language: str, *, escape: bool = True) -> Text:
-    """Return the tokenizer of a language, with aggressive dash splits (option `-a`).
+def tokenizer(language: str, *, escape: bool = True, dash_splits: bool = True) -> Text:
+    """Return the tokenizer of a language.
 
     Args:
         language: code of the language, as "de" or "de-AT".
         escape: True to write &, <, >, quotes, brackets and bars as entities.
+        dash_splits: True to split words at dashes (option `-a` of the script).
 
     Returns:
         A function from a plain sentence to its tokens, separated by single spaces.
@@ -54,7 +55,7 @@ def tokenizer(language: str, *, escape: bool = True) -> Text:
     """
     return functools.partial(
         MosesTokenizer(lang=_rules(language)).tokenize,
-        aggressive_dash_splits=True,
+        aggressive_dash_splits=dash_splits,
         return_str=True,
         escape=escape,
     )

@@ -89,7 +89,7 @@ class TrainingSettings:
         early_stopping_patience: number of validations without a better score after which the training
             stops; 0 means never.
         save_strategy: times of checkpoints: after each "epoch" or every save_steps "steps"; null is "steps"
-            if save_steps is set, else "epoch".
+            if save_steps is set, else "epoch", and another value than that is refused.
         save_steps: number of steps between checkpoints; with flow.update_every above 1, a multiple of it.
         save_total_limit: number of checkpoints that are kept, at least average_last.
         keep_steps: steps whose checkpoints are kept in addition, to fine-tune from them by name:
@@ -141,8 +141,14 @@ class TrainingSettings:
         check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
         check_others(self.others, {each.name for each in dataclasses.fields(self)})
         for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
-            if getattr(self, f"{event}_strategy") == "steps" and steps is None:
+            strategy = getattr(self, f"{event}_strategy")
+            if strategy == "steps" and steps is None:
                 raise ValueError(f"{event}_strategy is 'steps', which needs {event}_steps")
+            if strategy in ("epoch", "no") and steps is not None:
+                raise ValueError(
+                    f"{event}_steps is {steps}, and {event}_strategy '{strategy}' would not read it; set "
+                    f"{event}_strategy to 'steps', or {event}_steps to null"
+                )
         if self.warmup_steps == 0 and self.lr_scheduler_type == "inverse_sqrt":
             raise ValueError("warmup_steps is 0; it must be at least 1 before an inverse square root")
         if self.warmup_steps > 1 and self.warmup_steps != int(self.warmup_steps):
@@ -229,9 +235,7 @@ class TrainingSettings:
 
 def _when(strategy: str | None, steps: int | None) -> int | str:
     """Return the number of steps between two events, or their strategy."""
-    if steps is not None and strategy in (None, "steps"):
-        return steps
-    return strategy or "epoch"
+    return steps if steps is not None else strategy or "epoch"
 
 
 @dataclass(frozen=True)

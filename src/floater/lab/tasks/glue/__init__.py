@@ -21,6 +21,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Splits
+from floater.lab.text.tupe import tokens
 from floater.lab.training.paths import paths_in
 from floater.lab.training.settings import check_numbers
 
@@ -38,12 +39,15 @@ class Data:
         dataset: name for `datasets`, such as nyu-mll/glue, in place of a folder.
         max_length: maximum number of tokens of an example, special tokens included; the number of longer ones
             is logged.
+        prepare: "tupe" to prepare texts as Ke et al. 2021 do, in lower case and tokenised, for a model that
+            was pretrained on the data of `floater data wiki_books`; null to leave them as they are.
     """
 
     task: str
     folder: str | None = None
     dataset: str | None = None
     max_length: int = 512
+    prepare: Literal["tupe"] | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -119,6 +123,8 @@ class Glue(FineTuning):
             best.more = dict(zip(_task(settings).valid[1:], others, strict=True))
             return best
         first, second = examples.pairs
+        if settings.data.prepare == "tupe":
+            first, second = [list(map(tokens, texts)) if texts else texts for texts in (first, second)]
         features = encode_texts(processor, first, second, settings.data.max_length)
         features.source = examples
         for row, label in zip(features.rows if training else (), examples.labels or [], strict=False):
