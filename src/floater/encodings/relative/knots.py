@@ -27,15 +27,11 @@ def knots(end: float, device: torch.device | None = None) -> Tensor:
         >>> knots(3.0)[[0, 1, 1024, 2048, -1]].tolist()
         [0.0, 0.0009765625, 1.0, 3.0, 3.00390625]
     """
-    count = math.ceil(_PER_OCTAVE * math.log2(1 + end)) + 2
-    while True:
-        index = torch.arange(count, dtype=torch.float64, device=device)
-        octave = (index / _PER_OCTAVE).floor()
-        distances = octave.exp2() * (1 + index / _PER_OCTAVE - octave) - 1
-        passed = int((distances <= end).sum())
-        if passed < count:
-            return distances[: passed + 1]
-        count += _PER_OCTAVE
+    mantissa, exponent = math.frexp(1 + end)  # 1 + end is 2 mantissa 2^(exponent - 1)
+    count = math.floor(_PER_OCTAVE * (exponent + 2 * mantissa - 2)) + 2
+    index = torch.arange(count, dtype=torch.float64, device=device)
+    octave = (index / _PER_OCTAVE).floor()
+    return octave.exp2() * (1 + index / _PER_OCTAVE - octave) - 1
 
 
 def interpolate(table: Tensor, delta: Tensor) -> Tensor:
