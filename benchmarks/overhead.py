@@ -2,10 +2,10 @@
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
 pairs of texts; inference is a forward pass with baked vectors. `--times` compares FLOATER at random times
-with FLOATER at the positions, `--relative` the solves of `floater_relative`, forward and backward, with a
-whole step, `--clock` an encoding with a clock for each head with the plain one. Both sides take every step in alternating order, and the ratio of their times is printed with a
-95 % interval (of the geometric mean of the paired ratios, by Student's t; whole refresh cycles count as one
-pair).
+with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one,
+`--relative` the solves of `floater_relative`, forward and backward, with a whole step. Both sides take every
+step in alternating order, and the ratio of their times is printed with a 95 % interval (of the geometric mean
+of the paired ratios, by Student's t; whole refresh cycles count as one pair).
 
     python benchmarks/overhead.py                            # tiny
     python benchmarks/overhead.py --refresh-every 10

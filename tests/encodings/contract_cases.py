@@ -19,6 +19,8 @@ VARIANTS = [
     ("clock", {"model": "dynamic_bias"}),
     ("clock", {"model": {"name": "floater_rotary", "basis": "learned"}, "rate": "angle"}),
     ("clock", {"rate": "signed", "sum": False}),
+    ("clock", {"model": {"name": "sinusoidal", "blocks": "all"}, "kernel": 2}),
+    ("clock", {"model": "floater"}),
     ("complex", {"periods": "word"}),
     ("complex", {"periods": "both"}),
     ("complex_attention", {"periods": "both"}),

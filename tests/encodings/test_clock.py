@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from floater.encodings import AttentionContext, build
 from floater.encodings.attention import AttentionCall, project_qkv
 from floater.encodings.composed.clock import Clock
-from floater.encodings.measure import attention_context
+from floater.encodings.measure import attention_context, respond
 from floater.encodings.relative.knots import interpolate, knots
 from floater.positions import Positions
 from floater.testing import check_refusal
@@ -65,6 +65,32 @@ def test_a_constant_rate_is_the_plain_encoding_at_stretched_times(name):
     there = logits(clock.inner, Positions.times(times), x)
     # a table of a function with a second derivative of order one errs by 1e-7 of it
     assert_close(here, there, rtol=0, atol=1e-5 if name in ("floater_relative", "dynamic_bias") else 1e-9)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "sinusoidal",
+        {"name": "sinusoidal", "blocks": "all"},
+        "floater",
+        {"name": "floater", "injection": "add"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rate", [1.0, 0.37, 1.5])
+def test_vectors_at_a_constant_rate_are_those_of_stretched_times(model, rate):
+    torch.manual_seed(0)
+    clock = make(model).double()
+    nn.init.constant_(clock.bias_of_rate, math.log(rate / (2 - rate)))
+    x, times = torch.randn(2, LENGTH, DIM).double(), rate * torch.arange(LENGTH).double()[None]
+    here = respond(clock, Positions.arange(LENGTH), x)
+    if model == "floater":  # its sinusoids at the input stay
+        sines = [clock.inner.prepare(p).sinusoid for p in (Positions.arange(LENGTH), Positions.times(times))]
+        x = x + sines[0] - sines[1]
+    there = respond(clock.inner, Positions.times(times), x)
+    for one, other in zip(here, there, strict=True):
+        assert_close(one.logits, other.logits, rtol=0, atol=2e-5)
+        assert_close(one.out, other.out, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", ["kerple", "floater_relative", "rotary"])
@@ -229,6 +255,9 @@ def test_bfloat16_keeps_the_times_of_long_texts():
         ({"model": "clock"}, "model is 'clock'"),
         ({"model": "alibi", "rate": "angle"}, "rate='angle' is for encodings that rotate"),
         ({"model": "alibi", "per": "pair"}, "per='pair' is for encodings that rotate"),
+        ({"model": "sinusoidal", "per": "head"}, "'sinusoidal' adds vectors.*per must be 'block'"),
+        ({"model": "floater", "rate": "softplus"}, "'floater' adds vectors.*rate 'sigmoid'"),
+        ({"model": "learned"}, "model is 'learned'"),
         ({"per": "layer"}, "per is 'layer'; it must be one of 'head'"),
         ({"rate": "exp"}, "rate is 'exp'; it must be one of"),
         ({"std": -1.0}, "std is -1.0"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
+
+from floater.positions import Positions
 
 
 @runtime_checkable
@@ -21,7 +22,7 @@ class TimedRotation(Protocol):
     turned: int
     """Number of components of a head that rotate, two a pair."""
 
-    def prepare_times(self, device: torch.device) -> Any:
+    def prepare_times(self, positions: Positions) -> Any:
         """Return what `turns_at` reads beside the times, computed once per forward pass."""
 
     def turns_at(self, times: Tensor, state: Any, layer: int, angles: Tensor | None = None) -> Any:
@@ -49,7 +50,7 @@ class TimedBias(Protocol):
         [True, False]
     """
 
-    def prepare_times(self, device: torch.device) -> Any:
+    def prepare_times(self, positions: Positions) -> Any:
         """Return what `bias_at` reads beside the times, computed once per forward pass."""
 
     def bias_at(self, query: Tensor, key: Tensor, state: Any, layer: int) -> Tensor:
@@ -60,4 +61,34 @@ class TimedBias(Protocol):
             key: times of the keys, (batch or 1, heads or 1, S).
             state: the result of `prepare_times`.
             layer: index of the block.
+        """
+
+
+@runtime_checkable
+class TimedVectors(Protocol):
+    """An encoding that adds vectors to what a block reads, or to its queries, keys and values, at any times.
+
+    Example:
+        >>> from floater import build
+        >>> isinstance(build("sinusoidal", dim=8, heads=2, layers=1, max_length=16), TimedVectors)
+        True
+    """
+
+    def prepare_times(self, positions: Positions) -> Any:
+        """Return what `vectors_at` reads beside the times, computed once per forward pass.
+
+        A clock gives times from 0 to twice the last position.
+        """
+
+    def vectors_at(self, times: Tensor, state: Any, layer: int, name: str) -> Tensor | None:
+        """Return the vectors of a block.
+
+        Args:
+            times: (batch, T).
+            state: the result of `prepare_times`.
+            layer: index of the block.
+            name: "input" for what the block reads, or a name of `projection_bias`.
+
+        Returns:
+            (batch, T, dim); None for no vectors.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,14 +14,14 @@ from floater.encodings.absolute.tokens import convolve, earlier_tokens
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.composed.parts import Part, named
-from floater.encodings.context import AttentionContext
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import build_for, catalogue, register
 from floater.encodings.relative.bias import describe_as
 from floater.encodings.spec import StackSpec
-from floater.encodings.timed import TimedBias, TimedRotation
+from floater.encodings.timed import TimedBias, TimedRotation, TimedVectors
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
@@ -49,12 +49,14 @@ class ClockState:
         step: position of each key less that of the token before it in its document, (batch or 1, S); zero at
             first tokens and at padding.
         earlier: slots that the convolution reads; see `earlier_tokens`.
+        first: slot of the first token of each key's document, (batch or 1, S); None where a row is one.
         inner: the state of the encoding for all times.
     """
 
     key: Tensor
     step: Tensor
     earlier: list[Tensor]
+    first: Tensor | None
     inner: Any
 
 
@@ -79,19 +81,24 @@ class Clock(PositionModel):
     positions=False; RePo (Li et al. 2025) is `rotary` with rate="signed", sum=False, positions=False and
     `hidden`.
 
+    Vectors that an encoding adds have one clock in each block. It reads what the block reads, or its
+    attention; no cache holds these for the tokens before, so such a model decodes without one. The sinusoids
+    that "floater" adds to the input stay at the positions.
+
     In a stack that is not causal, too, the time of a token depends on the tokens before it; the time between
     two tokens depends on those between them. In the cache keys carry w x as two numbers, for half precision,
     and sums are in double precision. A bias is a matrix of all pairs, as times differ from text to text.
 
     Args:
         model: the encoding, a name or a mapping of `name` and options: one that rotates ("rotary",
-            "floater_rotary") or that adds a bias of real distances ("alibi", "kerple", "fire",
-            "dynamic_bias", "floater_relative").
+            "floater_rotary"), that adds a bias of real distances ("alibi", "kerple", "fire", "dynamic_bias",
+            "floater_relative"), or that adds vectors ("sinusoidal", "floater").
         per: "head", a clock for each head of a block; "block", one for all of its heads; "pair", one for each
-            pair of components that rotates.
+            pair of components that rotates. None is "block" where vectors are added, else "head".
         rate: "softplus", log2(1 + 2^x), not negative; "sigmoid", 2 / (1 + e^-x), from 0 to 2; "signed",
             1 + x, with which times can run back; "angle", for encodings that rotate: each token adds x
-            radians to the angles, whatever their frequency.
+            radians to the angles, whatever their frequency. None is "sigmoid" where vectors are added, which
+            need it, else "softplus".
         kernel: tokens that a causal convolution of w x reads, at least 1; it starts as the identity.
         hidden: width of a gated network, w (silu(G x) * C x), in place of w x; None for none.
         sum: whether rates are added up; False makes the time p_i + r_i - 1, that of RePo.
@@ -129,8 +136,8 @@ class Clock(PositionModel):
         spec: StackSpec,
         *,
         model: Part = "rotary",
-        per: str = "head",
-        rate: str = "softplus",
+        per: str | None = None,
+        rate: str | None = None,
         kernel: int = 1,
         hidden: int | None = None,
         sum: bool = True,
@@ -138,21 +145,34 @@ class Clock(PositionModel):
         std: float = 0.0,
     ) -> None:
         super().__init__(spec)
+        name, options = named(model)
+        inner = build_for(name, spec, **options)
+        if not (roles := _roles(kind := catalogue()[name])):
+            names = ", ".join(name for name, each in catalogue().items() if _roles(each))
+            raise PositionError(f"model is '{name}'; a clock drives one of: {names}")
+        adds, rotates = "vectors_at" in roles, "turns_at" in roles
+        per = per or ("block" if adds else "head")
+        rate = rate or ("sigmoid" if adds else "softplus")
         one_of("per", per, ("head", "block", "pair"))
         one_of("rate", rate, tuple(RATES))
         at_least_one(kernel=kernel, hidden=hidden)
         if not std >= 0:
             raise PositionError(f"std is {std}; it must be at least 0")
-        name, options = named(model)
-        inner = build_for(name, spec, **options)
-        if not _served(kind := catalogue()[name]):
-            names = ", ".join(name for name, each in catalogue().items() if _served(each))
-            raise PositionError(f"model is '{name}'; a clock drives one of: {names}")
-        if hasattr(kind, "bias_at") and (per == "pair" or rate == "angle"):
+        if not rotates and (per == "pair" or rate == "angle"):
             chosen = "per='pair'" if per == "pair" else "rate='angle'"
-            raise PositionError(f"{chosen} is for encodings that rotate pairs; '{name}' adds a bias")
+            raise PositionError(f"{chosen} is for encodings that rotate pairs, which '{name}' does not")
+        if adds and (per, rate, sum, positions) != ("block", "sigmoid", True, True):
+            raise PositionError(
+                f"'{name}' adds vectors, at times from 0 to twice the position: per must be 'block', rate "
+                "'sigmoid', and sum and positions True"
+            )
+        self.sites = kind.sites  # type: ignore[misc]
         self.inner, self.planes = inner, inner.planes
         describe_as(self, inner)
+        if adds and hasattr(inner, "card"):
+            self.stage = Stage.KEEP
+            why = "a cache holds nothing that the times of vectors could be computed from"
+            self.card = replace(self.card, exceptions={**self.card.exceptions, "cache": why})
         self.per, self.rate, self.sum, self.positions, self.std = per, rate, sum, positions, std
         pairs = inner.turned // 2 if isinstance(inner, TimedRotation) and per == "pair" else 1
         self.shape = (1 if per == "block" else spec.heads), pairs
@@ -197,11 +217,30 @@ class Clock(PositionModel):
         step = torch.where(previous < 0, 0, key - before)
         if positions.key_valid is not None:
             step = step.masked_fill(~positions.key_valid, 0)
+        first = None
+        if isinstance(self.inner, TimedVectors):
+            if positions.query.shape[1] != key.shape[1]:
+                raise PositionError("a clock of added vectors reads a whole text: decode without a cache")
+            if positions.document is not None:
+                # the slot of the last token without one before it; padding before any counts from the start
+                first = torch.where(previous < 0, earlier[0], 0)
+                if positions.key_valid is not None:
+                    first = first.masked_fill(~positions.key_valid, 0)
+                first = first.cummax(1).values
         key = key if self.positions else torch.zeros_like(key)
-        return ClockState(key, step, earlier[:kernel], self.inner.prepare_times(key.device))
+        return ClockState(key, step, earlier[:kernel], first, self.inner.prepare_times(positions))
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[ClockState]) -> QKV:
-        x, layer = context.x.to(at_least_float32(context.x.dtype)), context.layer
+        if isinstance(self.inner, TimedVectors):
+            return q, k, v
+        driven = self.driven(context.x, context.layer).expand(*k.shape[:-1], -1)
+        # two numbers: what bfloat16 rounds away from one adds up along a text
+        first = driven.to(k.dtype)
+        return q, torch.cat([k, first, (driven - first).to(k.dtype)], -1), v
+
+    def driven(self, x: Tensor, layer: int) -> Tensor:
+        """Return w x of inputs (batch, T, dim) for each clock, (batch, T, heads or 1, pairs)."""
+        x = x.to(at_least_float32(x.dtype))
         gate, content, weight = (
             None if part is None else part[layer].to(x.dtype)
             for part in (self.gate, self.content, self.weight)
@@ -209,10 +248,7 @@ class Clock(PositionModel):
         with torch.autocast(x.device.type, enabled=False):
             if gate is not None and content is not None:
                 x = F.silu(F.linear(x, gate)) * F.linear(x, content)
-            driven = F.linear(x, weight).unflatten(-1, self.shape).expand(*k.shape[:-1], -1)
-        # two numbers: what bfloat16 rounds away from one adds up along a text
-        first = driven.to(k.dtype)
-        return q, torch.cat([k, first, (driven - first).to(k.dtype)], -1), v
+            return F.linear(x, weight).unflatten(-1, self.shape)
 
     def advance(self, k: Tensor, context: AttentionContext[ClockState]) -> Tensor:
         """Return by how much the clocks of keys run ahead of their positions, in radians with rate="angle".
@@ -224,8 +260,13 @@ class Clock(PositionModel):
         Returns:
             (batch, heads or 1, S, pairs), in double precision.
         """
-        state, layer, (heads, pairs) = context.state, context.layer, self.shape
+        heads, pairs = self.shape
         driven = k[:, :heads, :, -2 * pairs :].to(wide_dtype(k.device)).unflatten(-1, (2, pairs)).sum(-2)
+        return self._sums(driven, context.state, context.layer)
+
+    def _sums(self, driven: Tensor, state: ClockState, layer: int) -> Tensor:
+        """Return the sums of rates less 1 for w x, both (batch, heads or 1, S, pairs)."""
+        heads, pairs = self.shape
         if self.convolution is not None:
             taps = self.convolution[layer].to(driven.dtype).view(-1, heads, 1, pairs)
             driven = convolve(driven, taps, state.earlier)
@@ -239,8 +280,31 @@ class Clock(PositionModel):
         """Return the times of keys; arguments and result as of `advance`, in tokens."""
         return context.state.key[:, None, :, None] + self.advance(k, context)
 
+    def _vectors(self, x: Tensor, state: ClockState, layer: int, name: str) -> Tensor | None:
+        """Return the vectors that the encoding adds where a block reads x (batch, T, dim)."""
+        if not isinstance(self.inner, TimedVectors):
+            return None
+        driven = self.driven(x, layer).transpose(1, 2).to(wide_dtype(x.device))
+        ahead = self._sums(driven, state, layer)[:, 0, :, 0]
+        if state.first is not None:
+            ahead = ahead - ahead.gather(1, state.first.expand_as(ahead))
+        return self.inner.vectors_at(state.key + ahead, state.inner, layer, name)
+
+    def embed(self, x: Tensor, state: ClockState) -> Tensor:
+        vectors = self._vectors(x, state, 0, "input")
+        return x if vectors is None else x + vectors.to(x.dtype)
+
+    def block(self, x: Tensor, state: ClockState, layer: int) -> Tensor:
+        vectors = self._vectors(x, state, layer, "input") if layer else None
+        return x if vectors is None else x + vectors.to(x.dtype)
+
+    def projection_bias(self, name: Projection, context: AttentionContext[ClockState]) -> Tensor | None:
+        return self._vectors(context.x, context.state, context.layer, name)
+
     def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[ClockState]) -> tuple[Tensor, Tensor]:
         inner, state = self.inner, context.state
+        if isinstance(inner, TimedVectors):
+            return q, k
         plain = k[..., : -2 * self.shape[1]]
         if not isinstance(inner, TimedRotation):
             return q, plain
@@ -281,8 +345,6 @@ class Clock(PositionModel):
         return self.inner.query_gain(head_dim)
 
 
-def _served(kind: type[PositionModel]) -> bool:
-    """Return whether a clock can drive an encoding."""
-    if hasattr(kind, "needs"):
-        return False
-    return hasattr(kind, "bias_at") or (hasattr(kind, "turns_at") and kind.stage == Stage.ROTATE)
+def _roles(kind: type[PositionModel]) -> set[str]:
+    """Return the methods by which a clock drives an encoding, its own: a subclass may compute more."""
+    return {"turns_at", "bias_at", "vectors_at"} & vars(kind).keys()

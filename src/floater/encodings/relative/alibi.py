@@ -59,7 +59,7 @@ class ALiBi(PositionBias):
     def prepare(self, positions: Positions) -> DistanceBias | Tensor:
         return bias_of_distance(positions, "alibi", self._sloped)
 
-    def prepare_times(self, device: torch.device) -> None:
+    def prepare_times(self, positions: Positions) -> None:
         """Return nothing: the slopes are fixed; see `TimedBias`."""
 
     def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:

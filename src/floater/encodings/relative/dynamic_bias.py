@@ -70,9 +70,9 @@ class DynamicBias(PositionBias):
         distances = Distances.of(positions, "dynamic_bias")
         return DistanceBias(distances, self.function(-distances.values))
 
-    def prepare_times(self, device: torch.device) -> Tensor:
+    def prepare_times(self, positions: Positions) -> Tensor:
         """Return the bias at knots before and after the query; see `TimedBias` and `interpolate`."""
-        at = knots(_FAR, device)
+        at = knots(_FAR, positions.query.device)
         return self.function(torch.stack([at, -at])).transpose(0, 1)
 
     def bias_at(self, query: Tensor, key: Tensor, state: Tensor, layer: int) -> Tensor:

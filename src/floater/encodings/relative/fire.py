@@ -175,7 +175,7 @@ class Fire(PositionBias):
         parameters = (p[block].to(limit.dtype) for p in (self.weight, self.hidden_bias, self.out))
         return back.sign() * share, *parameters
 
-    def prepare_times(self, device: torch.device) -> None:
+    def prepare_times(self, positions: Positions) -> None:
         """Return nothing: f has a closed form; see `TimedBias`."""
 
     def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:

@@ -195,7 +195,7 @@ class FloaterRelative(PositionBias):
         rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
         return self._biases(rows.unbind(2), solved.delta[:, None], decay)
 
-    def prepare_times(self, device: torch.device) -> list[Tensor]:
+    def prepare_times(self, positions: Positions) -> list[Tensor]:
         """Return the biases of each block at knots on the sides of the query; see `TimedBias`, `interpolate`.
 
         Raises:
@@ -206,7 +206,7 @@ class FloaterRelative(PositionBias):
                 "a clock of 'floater_relative' needs a clip, as times run beyond the training length, and "
                 "neither normalise=True nor baked biases"
             )
-        at = knots(self.clip, device)
+        at = knots(self.clip, positions.query.device)
         # the second side begins after the query
         delta = -at if len(self.flow.names) == 1 else torch.cat([-at, at.clamp(min=1e-30)])
         biases = self._listed(delta, None).unflatten(0, (len(self.flow.names), -1))

@@ -143,7 +143,7 @@ class FloaterRotary(Precise):
             angle = angle.remainder(2 * torch.pi).float()
         return angle.sin(), angle.cos()
 
-    def prepare_times(self, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    def prepare_times(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Return the frequencies and the bases of all blocks; see `TimedRotation`."""
         return self.frequencies, self.basis
 

@@ -92,7 +92,7 @@ class Kerple(PositionBias):
         far = distances.values.abs()
         return [DistanceBias(distances, self.kernel(far, block)) for block in range(len(self.r1))]
 
-    def prepare_times(self, device: torch.device) -> None:
+    def prepare_times(self, positions: Positions) -> None:
         """Return nothing: the kernel has a closed form; see `TimedBias`."""
 
     def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:

@@ -96,11 +96,11 @@ class Rotary(PositionModel):
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = positions.query
-        return self.turns_at(query[:, :, None, None], self.prepare_times(query.device), 0)
+        return self.turns_at(query[:, :, None, None], self.prepare_times(positions), 0)
 
-    def prepare_times(self, device: torch.device) -> tuple[Tensor, float]:
+    def prepare_times(self, positions: Positions) -> tuple[Tensor, float]:
         """Return the frequencies; see `TimedRotation`."""
-        return self.frequencies(device)
+        return self.frequencies(positions.query.device)
 
     def turns_at(
         self, times: Tensor, state: tuple[Tensor, float], layer: int, angles: Tensor | None = None

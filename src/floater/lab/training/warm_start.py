@@ -46,8 +46,8 @@ def warm_started(
         config: configuration of the new model.
         trained: trained model, with the same position model as the new one. For a FLOATER model with
             injection "qkv" it is the plain Transformer with sinusoids at the input; for a composition of a
-            position model and flows added to it, a model with that position model. Tables that are shorter
-            than the new ones are continued by the linear flow that fits them best.
+            position model and flows added to it, or for one with a clock, a model with that position model.
+            Tables that are shorter than the new ones are continued by the linear flow that fits them best.
         origin: source of `trained`, for messages.
 
     Returns:
@@ -131,8 +131,8 @@ def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
     if new.position != old.position:
         raise DataError(
             f"{origin} has the position model '{old.position}', which '{new.position}' cannot continue; "
-            "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', a model followed "
-            "by its composition with 'floater' of injection 'add', or by itself with a 'clock'"
+            "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', or a model "
+            "followed by its composition with 'floater' of injection 'add', or by itself with a 'clock'"
         )
     _check_options(here, there, origin)
 
