@@ -220,7 +220,9 @@ class Clock(PositionModel):
         first = None
         if isinstance(self.inner, TimedVectors):
             if positions.query.shape[1] != key.shape[1]:
-                raise PositionError("a clock of added vectors reads a whole text: decode without a cache")
+                raise PositionError(
+                    "a clock of added vectors reads a whole text: decode without a cache (use_cache=False)"
+                )
             if positions.document is not None:
                 # the slot of the last token without one before it; padding before any counts from the start
                 first = torch.where(previous < 0, earlier[0], 0)
@@ -241,14 +243,12 @@ class Clock(PositionModel):
     def driven(self, x: Tensor, layer: int) -> Tensor:
         """Return w x of inputs (batch, T, dim) for each clock, (batch, T, heads or 1, pairs)."""
         x = x.to(at_least_float32(x.dtype))
-        gate, content, weight = (
-            None if part is None else part[layer].to(x.dtype)
-            for part in (self.gate, self.content, self.weight)
-        )
         with torch.autocast(x.device.type, enabled=False):
-            if gate is not None and content is not None:
+            if self.gate is not None and self.content is not None:
+                gate, content = (part[layer].to(x.dtype) for part in (self.gate, self.content))
                 x = F.silu(F.linear(x, gate)) * F.linear(x, content)
-            return F.linear(x, weight).unflatten(-1, self.shape)
+            driven = F.linear(x, self.weight[layer].to(x.dtype))
+        return driven.view(*driven.shape[:-1], *self.shape)
 
     def advance(self, k: Tensor, context: AttentionContext[ClockState]) -> Tensor:
         """Return by how much the clocks of keys run ahead of their positions, in radians with rate="angle".
@@ -261,10 +261,11 @@ class Clock(PositionModel):
             (batch, heads or 1, S, pairs), in double precision.
         """
         heads, pairs = self.shape
-        driven = k[:, :heads, :, -2 * pairs :].to(wide_dtype(k.device)).unflatten(-1, (2, pairs)).sum(-2)
-        return self._sums(driven, context.state, context.layer)
+        driven = k[:, :heads, :, -2 * pairs :].to(wide_dtype(k.device))
+        driven = driven.view(*driven.shape[:-1], 2, pairs).sum(-2)
+        return self._summed(driven, context.state, context.layer)
 
-    def _sums(self, driven: Tensor, state: ClockState, layer: int) -> Tensor:
+    def _summed(self, driven: Tensor, state: ClockState, layer: int) -> Tensor:
         """Return the sums of rates less 1 for w x, both (batch, heads or 1, S, pairs)."""
         heads, pairs = self.shape
         if self.convolution is not None:
@@ -285,7 +286,7 @@ class Clock(PositionModel):
         if not isinstance(self.inner, TimedVectors):
             return None
         driven = self.driven(x, layer).transpose(1, 2).to(wide_dtype(x.device))
-        ahead = self._sums(driven, state, layer)[:, 0, :, 0]
+        ahead = self._summed(driven, state, layer)[:, 0, :, 0]
         if state.first is not None:
             ahead = ahead - ahead.gather(1, state.first.expand_as(ahead))
         return self.inner.vectors_at(state.key + ahead, state.inner, layer, name)

@@ -78,7 +78,7 @@ class DynamicBias(PositionBias):
     def bias_at(self, query: Tensor, key: Tensor, state: Tensor, layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
         delta = key[..., None, :] - query[..., None]
-        return interpolate(state.to(delta.dtype), delta)
+        return interpolate(state, delta)
 
     def function(self, back: Tensor) -> Tensor:
         """Return the bias at query - key (...), (heads, ...)."""

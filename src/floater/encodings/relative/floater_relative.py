@@ -209,13 +209,19 @@ class FloaterRelative(PositionBias):
         at = knots(self.clip, positions.query.device)
         # the second side begins after the query
         delta = -at if len(self.flow.names) == 1 else torch.cat([-at, at.clamp(min=1e-30)])
-        biases = self._listed(delta, None).unflatten(0, (len(self.flow.names), -1))
-        return list(biases.permute(2, 0, 3, 1).unbind())
+        listed = self._listed(delta, None)
+        biases = listed.view(len(self.flow.names), len(at), *listed.shape[1:]).permute(2, 0, 3, 1)
+        # the last knot lies past the clip: its value is the one with which the clip has its own
+        share = float((self.clip - at[-2]) / (at[-1] - at[-2]))
+        if share:
+            past = torch.lerp(biases[..., -2:-1], biases[..., -1:], 1 / share)
+            biases = torch.cat([biases[..., :-1], past], -1)
+        return list(biases.unbind())
 
     def bias_at(self, query: Tensor, key: Tensor, state: list[Tensor], layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
         delta = key[..., None, :] - query[..., None]
-        bias = interpolate(state[layer].to(delta.dtype), delta.clamp(-self.clip, self.clip))
+        bias = interpolate(state[layer], delta.clamp(-self.clip, self.clip))
         if self.decay is not None:
             bias = bias - self._tail(delta, self.decay[:, layer, :, None, None])
         return bias
