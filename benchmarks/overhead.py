@@ -2,10 +2,10 @@
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
 pairs of texts; inference is a forward pass with baked vectors. `--times` compares FLOATER at random times
-with FLOATER at the positions, `--relative` the solves of `floater_relative`, forward and backward, with a
-whole step. Both sides take every step in alternating order, and the ratio of their times is printed with a
-95 % interval (of the geometric mean of the paired ratios, by Student's t; whole refresh cycles count as one
-pair).
+with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one,
+`--relative` the solves of `floater_relative`, forward and backward, with a whole step. Both sides take every
+step in alternating order, and the ratio of their times is printed with a 95 % interval (of the geometric mean
+of the paired ratios, by Student's t; whole refresh cycles count as one pair).
 
     python benchmarks/overhead.py                            # tiny
     python benchmarks/overhead.py --refresh-every 10
@@ -13,6 +13,7 @@ pair).
     python benchmarks/overhead.py --inference
     python benchmarks/overhead.py --times stretch
     python benchmarks/overhead.py --relative --preset transformer-base --vocabulary 37000 --steps 10
+    python benchmarks/overhead.py --clock rotary --preset transformer-base --cpu-time
     python benchmarks/overhead.py --monitoring               # the flow alone: meshes checked and trusted
 """
 
@@ -56,14 +57,15 @@ class Case:
         )
         self.model = FloaterForConditionalGeneration(config).train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=lr, fused=True)
+        self.now = time.process_time if arguments.cpu_time else time.perf_counter
 
     def step(self, source: torch.Tensor, target: torch.Tensor) -> float:
-        began = time.perf_counter()
+        began = self.now()
         logits = self.model(input_ids=source, decoder_input_ids=target, use_cache=False).logits
         F.cross_entropy(logits.flatten(0, 1), target.flatten()).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return time.perf_counter() - began
+        return self.now() - began
 
 
 def paired(first: Step, second: Step, steps: int, cycle: int = 1) -> tuple[list[float], list[float]]:
@@ -111,6 +113,14 @@ def random_times(arguments: argparse.Namespace) -> None:
     drawn = Case("floater", arguments, times={"mode": arguments.times})
     times = paired(lambda: plain.step(*batch), lambda: drawn.step(*batch), arguments.steps)
     report(f"training, {arguments.preset}, floater, times {arguments.times}", *times)
+
+
+def clock(arguments: argparse.Namespace) -> None:
+    batch, name = texts(arguments), arguments.clock
+    plain = Case(name, arguments)
+    driven = Case(name, arguments, position_options={"clock": {"std": 0.02}})
+    times = paired(lambda: plain.step(*batch), lambda: driven.step(*batch), arguments.steps)
+    report(f"training, {arguments.preset}, {name} with a clock a head", *times)
 
 
 def relative(arguments: argparse.Namespace) -> None:
@@ -198,11 +208,13 @@ def main() -> None:
     for run in (inference, monitoring, relative):
         kind.add_argument(f"--{run.__name__}", dest="run", action="store_const", const=run, default=training)
     kind.add_argument("--times", choices=("stretch", "shift", "float", "subset"))
+    kind.add_argument("--clock", help="an encoding that a clock can drive")
+    parser.add_argument("--cpu-time", action="store_true", help="of training: for a machine that is shared")
     arguments = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
     print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
     print("|---|---:|---:|---:|---:|---:|")
-    (random_times if arguments.times else arguments.run)(arguments)
+    (random_times if arguments.times else clock if arguments.clock else arguments.run)(arguments)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ RELATIVE = sorted(
     for name, row in catalogue().items()
     if row.card.point in ("relative", "none") and "cache" not in row.card.exceptions
 )
-REMEMBERING = [*RELATIVE, "shortformer"]
+REMEMBERING = [*RELATIVE, "shortformer", "rotary, clock", "floater_relative, clock"]
 # angles and sums of single precision
 CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
@@ -42,7 +42,7 @@ def test_segments_that_remember_everything_are_one_full_pass(name, norm_first):
     torch.testing.assert_close(found, lm(ids, use_cache=False).logits, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["transformer_xl", "t5", "rotary", "shortformer"])
+@pytest.mark.parametrize("name", ["transformer_xl", "t5", "rotary", "shortformer", "rotary, clock"])
 @torch.no_grad()
 def test_documents_and_padding_beside_a_memory(name):
     lm, ids = model(name), tokens(2, 12)

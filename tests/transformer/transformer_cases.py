@@ -17,6 +17,8 @@ POSITIONS = {
     "rnn": ("rnn", {"depth": 2}),
     "floater": ("floater", {}),
     "floater, added": ("floater", {"injection": "add"}),
+    "rotary, clock": ("rotary", {"clock": {"std": 0.5, "kernel": 2}}),
+    "floater_relative, clock": ("floater_relative", {"clock": {"std": 0.5}}),
     "floater, unshared": ("floater", {"share": "none", "time_scale": "learned", "activation": "silu"}),
 }
 VOCABULARY = 37

@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 from floater.encodings.checks import one_of
-from floater.encodings.composed.parts import named
+from floater.encodings.composed.parts import named, resolved
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import catalogue
 from floater.encodings.registry import options as default_options
@@ -67,8 +67,10 @@ class FloaterConfig(PreTrainedConfig):
         num_hidden_layers: blocks of the encoder, or of the decoder of a language model.
         decoder_layers: blocks of the decoder of an encoder-decoder.
         position: name of a position model (`floater.catalogue()`); or a list of names and of mappings of
-            `name` and options, short for "compose" with the option `models`.
-        position_options: options of the position model; none with a list.
+            `name` and options, short for "compose" with the option `models`; or one such mapping. `clock` in
+            a mapping, or among the options, wraps the encoding in "clock", as in {"name": "rotary", "clock":
+            {"per": "head"}}.
+        position_options: options of the position model; none with a list or a mapping.
         training_length: training length in tokens; see `StackSpec.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
@@ -122,7 +124,7 @@ class FloaterConfig(PreTrainedConfig):
     if TYPE_CHECKING:
         position: str = "floater"
     else:
-        position: str | list[Any] = "floater"  # a list becomes "compose" at once
+        position: str | list[Any] | dict[str, Any] = "floater"  # which become names at once
     position_options: dict[str, Any] | None = None
     training_length: int = 512
     times: dict[str, Any] | None = None
@@ -169,10 +171,7 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError(
                 f"attention_dropout is {self.attention_dropout}; linear attention has no weights to drop"
             )
-        if isinstance(self.position, list):
-            if self.position_options:
-                raise ValueError("position is a list; give options in its entries, not in position_options")
-            self.position, self.position_options = "compose", {"models": self.position}
+        self.position, self.position_options = resolved(self.position, self.position_options or {})
         if self.recipe is not None:
             _ = self.resolved_recipe  # refuses invalid values
         Times.of(self.times, self.training_length)
@@ -180,15 +179,17 @@ class FloaterConfig(PreTrainedConfig):
         if self.attention_temperature is not None:
             one_of("attention_temperature", self.attention_temperature, ("log", "learned"))
             check_temperature(self)
-        self.position_options = dict(self.position_options or {})
         super().__post_init__(**kwargs)
 
     @property
     def position_name(self) -> str:
         """Return the name of the encoding for messages, or those of the encodings that it is composed of."""
+        options = self.position_options or {}
+        if self.position == "clock":
+            return f"{named(options.get('model', 'rotary'))[0]} + clock"
         if self.position != "compose":
             return str(self.position)
-        parts = (self.position_options or {}).get("models", ())
+        parts = options.get("models", ())
         return " + ".join(part if isinstance(part, str) else part["name"] for part in parts)
 
     @property
@@ -283,6 +284,8 @@ def _completed(position: str, options: dict[str, Any], *, plain: bool) -> dict[s
         completed["models"] = [_completed_part(part, plain=plain) for part in completed["models"]]
     if position == "mix":
         completed |= {key: _completed_part(completed[key], plain=plain) for key in ("model", "other")}
+    if position == "clock":
+        completed["model"] = _completed_part(completed["model"], plain=plain)
     return completed
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card, SurveyRow
@@ -32,6 +33,7 @@ from floater.flow import (
 )
 from floater.positions import Positions
 
+_GRID = 16  # times of a clock from one position to the next between which vectors are interpolated
 _STARTS = {
     "self": ("query", "key", "value"),
     "decoder": ("query", "key", "value", "cross_query"),
@@ -248,6 +250,30 @@ class Floater(PositionModel):
                 solved = replace(solved, index=query.long())
             vectors.update(dict.fromkeys(cast(FlowEncoder | BakedFlow, flow).blocks, solved))
         return FloaterState(base, vectors)
+
+    def prepare_times(self, positions: Positions) -> FloaterState:
+        """Return sinusoids at the positions, and the vectors at a grid of times; see `TimedVectors`."""
+        last = int(positions.key.max()) + 1 if positions.key.numel() else 1
+        index = torch.arange(2 * last * _GRID + 2, dtype=torch.float64, device=positions.key.device)
+        if any(isinstance(flow, BakedFlow) for flow in self.flows):
+            raise PositionError("a clock reads the flow between positions, where a baked one has no vectors")
+        sinusoid = self.prepare(positions).sinusoid if self.injection == "qkv" else None
+        vectors = {}
+        for flow in self.flows:
+            vectors.update(dict.fromkeys(cast(FlowEncoder, flow).blocks, flow(index[None] / _GRID)))
+        return FloaterState(sinusoid, vectors)
+
+    def vectors_at(self, times: Tensor, state: FloaterState, layer: int, name: str) -> Tensor | None:
+        """Return the vectors of times (batch, T), between those of a grid; see `TimedVectors`."""
+        if name == "input" and state.sinusoid is not None:
+            return state.sinusoid if layer == 0 else None
+        if layer not in self.blocks or (name == "input") != (self.injection == "add"):
+            return None
+        row = state.vectors[layer].of(layer, "p" if name == "input" else name)
+        at = times * _GRID
+        index = at.detach().floor().long().clamp(0, len(row) - 2)
+        low, high = F.embedding(index, row), F.embedding(index + 1, row)
+        return low + (at - index).to(row.dtype)[..., None] * (high - low)
 
     def embed(self, x: Tensor, state: FloaterState) -> Tensor:
         if state.sinusoid is not None:

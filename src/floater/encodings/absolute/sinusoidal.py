@@ -107,6 +107,17 @@ class Sinusoidal(AddedVectors):
             return state
         return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.spec.dim)
 
+    def prepare_times(self, positions: Positions) -> None:
+        """Return nothing: sinusoids have a closed form; see `TimedVectors`."""
+
+    def vectors_at(self, times: Tensor, state: None, layer: int, name: str) -> Tensor | None:
+        """Return the sinusoids of times (batch, T); see `TimedVectors`."""
+        if name == "input":
+            at = self.blocks and layer in self.blocks
+            return self.vectors(sinusoid(times, self.spec.dim, self.adapt), layer) if at else None
+        context = AttentionContext(sinusoid(times, self.spec.dim, self.adapt), layer)
+        return self.projection_bias(name, context)  # type: ignore[arg-type]
+
     def projection_bias(self, name: Projection, context: AttentionContext[Tensor]) -> Tensor | None:
         if not len(self.maps) or name != _PROJECTIONS[self.spec.site]:
             return None

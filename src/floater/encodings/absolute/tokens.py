@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from floater.encodings.errors import PositionError
 from floater.encodings.spec import StackSpec
@@ -82,6 +83,56 @@ def whole_sequence(positions: Positions, name: str) -> Tensor | None:
     if positions.document is not None:
         raise PositionError(f"{name} reads over the ends of packed documents: give it one document a row")
     return positions.key_valid
+
+
+def earlier_tokens(positions: Positions, count: int) -> list[Tensor]:
+    """Return the slots of each key and of the tokens before it in its document, -1 where there is none.
+
+    Args:
+        positions: positions of queries and keys.
+        count: number of tokens, the key's own included.
+
+    Returns:
+        `count` tensors (batch or 1, S); the first has the slots 0, 1, ..., padding included.
+
+    Example:
+        >>> [slots.tolist() for slots in earlier_tokens(Positions.packed([[2, 1]]), 2)]
+        [[[0, 1, 2]], [[-1, 0, -1]]]
+    """
+    slots = torch.arange(positions.key.shape[1], device=positions.key.device)[None]
+    valid, document = positions.key_valid, positions.document
+    tokens = slots if valid is None else torch.where(valid, slots, -1)
+    previous = F.pad(tokens.cummax(1).values, (1, -1), value=-1) if slots.numel() else tokens
+    if document is not None:
+        rows = max(len(document), len(previous))
+        document, previous = document.expand(rows, -1), previous.expand(rows, -1)
+        same = document.gather(1, previous.clamp(min=0)) == document
+        previous = torch.where(same, previous, -1)
+    earlier = [slots.expand_as(previous)]
+    for _ in range(count - 1):
+        earlier.append(torch.where(earlier[-1] < 0, -1, previous.gather(1, earlier[-1].clamp(min=0))))
+    return earlier
+
+
+def convolve(x: Tensor, taps: Tensor, earlier: list[Tensor]) -> Tensor:
+    """Return weighted sums over each key and the tokens before it: a causal convolution that skips padding.
+
+    Args:
+        x: (batch, heads, S, width).
+        taps: (count, heads or 1, 1, width), the key's own first.
+        earlier: the result of `earlier_tokens`.
+
+    Example:
+        >>> x, taps = torch.tensor([[[[1.0], [10.0], [100.0]]]]), torch.tensor([1.0, 2.0]).view(2, 1, 1, 1)
+        >>> convolve(x, taps, earlier_tokens(Positions.packed([[2, 1]]), 2)).flatten().tolist()
+        [1.0, 12.0, 100.0]
+    """
+    mixed = torch.zeros_like(x)
+    for tap, slots in zip(taps, earlier, strict=True):
+        slot = slots[:, None, :, None].expand(*x.shape[:3], 1)
+        read = x.gather(2, slot.clamp(min=0).expand_as(x)).masked_fill(slot < 0, 0.0)
+        mixed = mixed + tap * read
+    return mixed
 
 
 def skip_padding(x: Tensor, valid: Tensor | None, along: Callable[[Tensor], Tensor]) -> Tensor:

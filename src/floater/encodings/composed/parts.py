@@ -20,13 +20,15 @@ from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 Part = str | Mapping[str, Any]
+Named = tuple[str, dict[str, Any]]
 
 
-def named(part: Part) -> tuple[str, dict[str, Any]]:
+def named(part: Part) -> Named:
     """Return the name and the options of a part.
 
     Args:
-        part: a name of the catalogue, or a mapping of `name` and options.
+        part: a name of the catalogue, or a mapping of `name` and options. With `clock`, a mapping of options
+            of "clock", it is short for that encoding with the rest as its `model`.
 
     Raises:
         PositionError: if the part is neither.
@@ -34,13 +36,44 @@ def named(part: Part) -> tuple[str, dict[str, Any]]:
     Example:
         >>> named({"name": "rotary", "base": 500.0})
         ('rotary', {'base': 500.0})
+        >>> named({"name": "alibi", "clock": {"per": "block"}})
+        ('clock', {'model': {'name': 'alibi'}, 'per': 'block'})
     """
     if isinstance(part, str):
         return part, {}
     texts = isinstance(part, Mapping) and all(isinstance(key, str) for key in part)
     if isinstance(part, Mapping) and texts and isinstance(part.get("name"), str):
-        return part["name"], {key: value for key, value in part.items() if key != "name"}
+        options = {key: value for key, value in part.items() if key not in ("name", "clock")}
+        if "clock" not in part:
+            return part["name"], options
+        if not isinstance(part["clock"], Mapping):
+            raise PositionError(f"clock is {part['clock']!r}; it must be a mapping of options, {{}} for none")
+        return "clock", {"model": {"name": part["name"], **options}, **part["clock"]}
     raise PositionError(f"{part!r} is no encoding; give a name, or a mapping of name and options")
+
+
+def resolved(position: str | Sequence[Part] | Mapping[str, Any], options: Mapping[str, Any]) -> Named:
+    """Return the name and the options of the encoding that a configuration describes.
+
+    Args:
+        position: a name; a list of parts, short for "compose"; or a mapping of `name` and options.
+        options: options of a name; see `named` for `clock`.
+
+    Raises:
+        ValueError: if there are options beside a list or a mapping.
+
+    Example:
+        >>> resolved(["rotary", "alibi"], {})
+        ('compose', {'models': ['rotary', 'alibi']})
+        >>> resolved("rotary", {"clock": {}})
+        ('clock', {'model': {'name': 'rotary'}})
+    """
+    if isinstance(position, str):
+        return named({**options, "name": position})
+    if options:
+        kind, inside = ("mapping", "it") if isinstance(position, Mapping) else ("list", "its entries")
+        raise ValueError(f"position is a {kind}; give options in {inside}, not in position_options")
+    return named(position) if isinstance(position, Mapping) else ("compose", {"models": position})
 
 
 @dataclass(frozen=True)
@@ -147,7 +180,7 @@ class Composite(PositionModel):
                 raise PositionError("two encodings append components to the keys; one can be a part")
             if sum(part.overrides("weights") for part in acting) > 1:
                 raise PositionError("two encodings replace the softmax; one can be a part")
-            turning = [part for part in acting if part.stage == Stage.ROTATE]
+            turning = [part for part in acting if part.stage == Stage.ROTATE or part.planes is not None]
             magnitudes = [part for part in acting if part.reads_components]
             if turning and magnitudes:
                 raise PositionError(
@@ -293,6 +326,8 @@ class Composite(PositionModel):
             else:
                 q_, k_, _ = part.qkv(q_, k_, k_, part_context)
             q, k = (torch.cat([x.transpose(1, 2), more], -1) for x, more in ((q_, q_more), (k_, k_more)))
+        for part, part_context in self._acting(context):
+            q, k = part.rotated(q, k, part_context)
         return q, k
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[States]) -> Tensor | None:

@@ -59,6 +59,13 @@ class ALiBi(PositionBias):
     def prepare(self, positions: Positions) -> DistanceBias | Tensor:
         return bias_of_distance(positions, "alibi", self._sloped)
 
+    def prepare_times(self, positions: Positions) -> None:
+        """Return nothing: the slopes are fixed; see `TimedBias`."""
+
+    def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:
+        """Return the bias of times of each head; see `TimedBias`."""
+        return self._sloped(key[..., None, :] - query[..., None])
+
     def _sloped(self, delta: Tensor) -> Tensor:
         far = delta.abs() if delta.is_floating_point() else delta.abs().float()
         return -far * torch.tensor(self.slopes, dtype=far.dtype, device=far.device)[:, None, None]

@@ -11,8 +11,11 @@ from floater.encodings.checks import at_least_one
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
+from floater.encodings.relative.knots import interpolate, knots
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
+
+_FAR = 2.0**20  # times of a clock beyond it have the bias continued in a straight line
 
 
 @register("dynamic_bias")
@@ -66,6 +69,16 @@ class DynamicBias(PositionBias):
             return self.function(-positions.delta).transpose(0, 1)
         distances = Distances.of(positions, "dynamic_bias")
         return DistanceBias(distances, self.function(-distances.values))
+
+    def prepare_times(self, positions: Positions) -> Tensor:
+        """Return the bias at knots before and after the query; see `TimedBias` and `interpolate`."""
+        at = knots(_FAR, positions.query.device)
+        return self.function(torch.stack([at, -at])).transpose(0, 1)
+
+    def bias_at(self, query: Tensor, key: Tensor, state: Tensor, layer: int) -> Tensor:
+        """Return the bias of times of each head; see `TimedBias`."""
+        delta = key[..., None, :] - query[..., None]
+        return interpolate(state, delta)
 
     def function(self, back: Tensor) -> Tensor:
         """Return the bias at query - key (...), (heads, ...)."""

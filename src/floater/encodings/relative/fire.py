@@ -40,6 +40,15 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
         >>> torch.allclose(piecewise(x, weight, bias, out), wanted, atol=1e-5)
         True
     """
+    slopes, offsets, piece = pieces(x, weight, bias, out)
+    return slopes[:, piece] * x + offsets[:, piece]
+
+
+def pieces(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the slope and the offset of each head in each piece, (heads, width + 1), and the pieces of x.
+
+    Arguments as of `piecewise`.
+    """
     with torch.no_grad():
         corners, order = torch.where(weight == 0, 0.0, -bias / weight).sort()
         after = torch.arange(len(weight) + 1, device=x.device)[:, None] > order.argsort()
@@ -47,7 +56,7 @@ def piecewise(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> Tensor:
         piece = torch.bucketize(x.detach().to(corners.dtype), corners)
     # sums, as autocast rounds what goes into a matrix product
     slopes, offsets = (((out * unit)[:, None] * active).sum(-1) for unit in (weight, bias))
-    return slopes[:, piece] * x + offsets[:, piece]
+    return slopes, offsets, piece
 
 
 @dataclass(frozen=True)
@@ -157,10 +166,29 @@ class Fire(PositionBias):
 
     def function(self, back: Tensor, limit: Tensor, block: int) -> Tensor:
         """Return f at query - key (...), normalised by the distance `limit`, in whose dtype: (heads, ...)."""
+        return piecewise(*self._network(back, limit, block))
+
+    def _network(self, back: Tensor, limit: Tensor, block: int) -> tuple[Tensor, ...]:
+        """Return the input of f, signed and normalised, and its weights."""
         back, c = back.to(limit.dtype), self.c[block].to(limit.dtype)
         share = torch.log1p((c * back).abs()) / (torch.log1p((c * limit).abs()) + 1e-6)
         parameters = (p[block].to(limit.dtype) for p in (self.weight, self.hidden_bias, self.out))
-        return piecewise(back.sign() * share, *parameters)
+        return back.sign() * share, *parameters
+
+    def prepare_times(self, positions: Positions) -> None:
+        """Return nothing: f has a closed form; see `TimedBias`."""
+
+    def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:
+        """Return the bias of times of each head; see `TimedBias`."""
+        block = layer if len(self.c) > 1 else 0
+        query, key = query[..., None], key[..., None, :]
+        limit = torch.maximum(
+            torch.maximum(query, key), self.multiplier[block].to(query.dtype).abs() * self.threshold
+        )
+        x, *parameters = self._network(query - key, limit, block)
+        slopes, offsets, piece = pieces(x, *parameters)
+        head = torch.arange(len(slopes), device=piece.device)[:, None, None]
+        return slopes[head, piece] * x + offsets[head, piece]
 
     def added(self, state: FireState, layer: int) -> DistanceBias | Tensor:
         return self.block_bias(state, layer) if state.shared is None else state.shared

@@ -18,6 +18,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances, spacing
+from floater.encodings.relative.knots import interpolate, knots
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
@@ -185,12 +186,45 @@ class FloaterRelative(PositionBias):
         """Return the biases at a list of distances, each computed once."""
         if self.baked is not None:
             return BiasTable(self._stored(distances), distances)
-        delta = distances.values.double()
+        return BiasTable(self._listed(distances.values.double(), self.decay), distances)
+
+    def _listed(self, delta: Tensor, decay: Tensor | None) -> Tensor:
+        """Return the biases (U, blocks, heads) at distances (U,)."""
         solved = self._solved(self._log(delta), delta)
         vectors = solved.vectors.all()[0, :-1]
         rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
-        biases = self._biases(rows.unbind(2), solved.delta[:, None], self.decay)
-        return BiasTable(biases, distances)
+        return self._biases(rows.unbind(2), solved.delta[:, None], decay)
+
+    def prepare_times(self, positions: Positions) -> list[Tensor]:
+        """Return the biases of each block at knots on the sides of the query; see `TimedBias`, `interpolate`.
+
+        Raises:
+            PositionError: if the distance has no clip, or its place in the text scales it.
+        """
+        if self.baked is not None or self.normalise or self.clip == math.inf:
+            raise PositionError(
+                "a clock of 'floater_relative' needs a clip, as times run beyond the training length, and "
+                "neither normalise=True nor baked biases"
+            )
+        at = knots(self.clip, positions.query.device)
+        # the second side begins after the query
+        delta = -at if len(self.flow.names) == 1 else torch.cat([-at, at.clamp(min=1e-30)])
+        listed = self._listed(delta, None)
+        biases = listed.view(len(self.flow.names), len(at), *listed.shape[1:]).permute(2, 0, 3, 1)
+        # the last knot lies past the clip: its value is the one with which the clip has its own
+        share = float((self.clip - at[-2]) / (at[-1] - at[-2]))
+        if share:
+            past = torch.lerp(biases[..., -2:-1], biases[..., -1:], 1 / share)
+            biases = torch.cat([biases[..., :-1], past], -1)
+        return list(biases.unbind())
+
+    def bias_at(self, query: Tensor, key: Tensor, state: list[Tensor], layer: int) -> Tensor:
+        """Return the bias of times of each head; see `TimedBias`."""
+        delta = key[..., None, :] - query[..., None]
+        bias = interpolate(state[layer], delta.clamp(-self.clip, self.clip))
+        if self.decay is not None:
+            bias = bias - self._tail(delta, self.decay[:, layer, :, None, None])
+        return bias
 
     def _stored(self, distances: Distances) -> Tensor:
         """Return the baked biases (U, blocks, heads) at distances."""
@@ -215,10 +249,12 @@ class FloaterRelative(PositionBias):
         bias = directions[0]
         if len(directions) > 1:
             bias = torch.where(delta > 0, directions[1], bias)
-        if decay is not None:
-            rate, reach = F.softplus(decay)
-            bias = bias - rate * torch.log1p(reach * delta.abs().to(reach.dtype))
-        return bias
+        return bias if decay is None else bias - self._tail(delta, decay)
+
+    def _tail(self, delta: Tensor, decay: Tensor) -> Tensor:
+        """Return what lowers the weights of far keys, (..., heads), at distances (..., 1)."""
+        rate, reach = F.softplus(decay)
+        return rate * torch.log1p(reach * delta.abs().to(reach.dtype))
 
     def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
         return super().attention_terms(q, k, context) if isinstance(context.state, BiasTable) else None

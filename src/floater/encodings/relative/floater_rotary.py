@@ -21,7 +21,7 @@ from floater.positions import Positions
 
 
 class Turned(NamedTuple):
-    """Sines and cosines of each block, (blocks, batch or 1, T, heads, head_dim / 2), and the bases."""
+    """Sines and cosines, (batch or 1, T, heads, head_dim / 2), and bases, of one block or (blocks, ...)."""
 
     sin: Tensor
     cos: Tensor
@@ -91,18 +91,18 @@ class FloaterRotary(Precise):
         rate: float = 1.0,
     ) -> None:
         super().__init__(spec)
-        self.head_dim = check_pairs(spec, pairs, base)
-        self.planes = planes(pairs, self.head_dim)
+        self.turned = check_pairs(spec, pairs, base)
+        self.planes = planes(pairs, self.turned)
         one_of("basis", basis, ("fixed", "learned"))
         one_of("uncovered", uncovered, UNCOVERED)
         if not rate > 0:
             raise PositionError(f"rate is {rate}; it must be positive")
         self.pairs, self.base, self.uncovered, self.rate = pairs, base, uncovered, rate
         shape = spec.layers, spec.heads
-        self.phase = nn.Parameter(torch.empty(*shape, self.head_dim // 2, dtype=at_least_float32()))
+        self.phase = nn.Parameter(torch.empty(*shape, self.turned // 2, dtype=at_least_float32()))
         self.generator = None
         if basis == "learned":
-            entries = self.head_dim * (self.head_dim - 1) // 2
+            entries = self.turned * (self.turned - 1) // 2
             self.generator = nn.Parameter(torch.empty(*shape, entries, dtype=at_least_float32()))
         self.reset_parameters()
 
@@ -114,7 +114,7 @@ class FloaterRotary(Precise):
     def frequencies(self) -> Tensor:
         """Return the frequencies w, (blocks, heads, head_dim / 2) in float64."""
         span = self.spec.max_length
-        start = covered(frequencies(self.head_dim, self.base, self.phase.device), span, self.uncovered)
+        start = covered(frequencies(self.turned, self.base, self.phase.device), span, self.uncovered)
         return start + self.phase.double() * (self.rate / span)
 
     @property
@@ -126,27 +126,44 @@ class FloaterRotary(Precise):
         """
         if self.generator is None:
             return None
-        row, column = torch.triu_indices(self.head_dim, self.head_dim, 1, device=self.generator.device)
-        upper = self.generator.new_zeros(*self.generator.shape[:-1], self.head_dim, self.head_dim)
+        row, column = torch.triu_indices(self.turned, self.turned, 1, device=self.generator.device)
+        upper = self.generator.new_zeros(*self.generator.shape[:-1], self.turned, self.turned)
         upper[..., row, column] = self.generator
         skew = upper - upper.mT
-        one = torch.eye(self.head_dim, dtype=skew.dtype, device=skew.device)
+        one = torch.eye(self.turned, dtype=skew.dtype, device=skew.device)
         orthogonal: Tensor = torch.linalg.solve(one - skew, one + skew)
         return orthogonal
 
     def prepare(self, positions: Positions) -> Turned:
-        at = positions.query.double()[None, :, :, None, None]
-        angle = at * self.frequencies[:, None, None]
+        at = positions.query[None, :, :, None, None]
+        return Turned(*self._waves(at.double() * self.frequencies[:, None, None]), self.basis)
+
+    def _waves(self, angle: Tensor) -> tuple[Tensor, Tensor]:
         if self.phase.dtype == torch.float32:  # the angle is exact; its sine needs no more digits than q has
             angle = angle.remainder(2 * torch.pi).float()
-        return Turned(angle.sin(), angle.cos(), self.basis)
+        return angle.sin(), angle.cos()
+
+    def prepare_times(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
+        """Return the frequencies and the bases of all blocks; see `TimedRotation`."""
+        return self.frequencies, self.basis
+
+    def turns_at(
+        self, times: Tensor, state: tuple[Tensor, Tensor | None], layer: int, angles: Tensor | None = None
+    ) -> Turned:
+        """Return sines and cosines (batch or 1, T, heads, pairs) and the basis; see `TimedRotation`."""
+        at, basis = state
+        angle = times.double() * at[layer]
+        angle = angle if angles is None else angle + angles
+        return Turned(*self._waves(angle), None if basis is None else basis[layer])
+
+    def rotate(self, x: Tensor, turns: Turned) -> Tensor:
+        """Rotate queries or keys (batch, T, heads, head_dim) by the rotations of one block."""
+        sin, cos = (part.to(at_least_float32(x.dtype)) for part in (turns.sin, turns.cos))
+        if turns.basis is not None:
+            # Q^T q and Q^T k; the outer Q of exp(t A) cancels in their product
+            x = torch.einsum("bthi,hij->bthj", x, turns.basis.to(x.dtype))
+        return turn(x, sin, cos, self.pairs)
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Turned]) -> QKV:
-        state, layer = context.state, context.layer
-        dtype = at_least_float32(q.dtype)
-        sin, cos = state.sin[layer].to(dtype), state.cos[layer].to(dtype)
-        if state.basis is not None:
-            # Q^T q and Q^T k; the outer Q of exp(t A) cancels in their product
-            basis = state.basis[layer].to(q.dtype)
-            q, k = (torch.einsum("bthi,hij->bthj", x, basis) for x in (q, k))
-        return turn(q, sin, cos, self.pairs), turn(k, sin, cos, self.pairs), v
+        turns = Turned(*(None if part is None else part[context.layer] for part in context.state))  # type: ignore[arg-type]
+        return self.rotate(q, turns), self.rotate(k, turns), v

@@ -92,8 +92,15 @@ class Kerple(PositionBias):
         far = distances.values.abs()
         return [DistanceBias(distances, self.kernel(far, block)) for block in range(len(self.r1))]
 
+    def prepare_times(self, positions: Positions) -> None:
+        """Return nothing: the kernel has a closed form; see `TimedBias`."""
+
+    def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:
+        """Return the bias of times of each head; see `TimedBias`."""
+        return self.kernel((key[..., None, :] - query[..., None]).abs(), layer if len(self.r1) > 1 else 0)
+
     def kernel(self, far: Tensor, block: int) -> Tensor:
-        """Return the bias at distances (N,) or (batch or 1, 1, T, S).
+        """Return the bias at distances (N,) or (batch or 1, heads or 1, T, S).
 
         Returns:
             (heads, N) or (batch or 1, heads, T, S).

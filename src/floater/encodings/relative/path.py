@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from floater.encodings.absolute.tokens import convolve, earlier_tokens
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.context import AttentionContext
@@ -91,19 +92,7 @@ class Path(PositionModel):
         return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> PathState:
-        slots = torch.arange(positions.key.shape[1], device=positions.key.device)[None]
-        valid, document = positions.key_valid, positions.document
-        tokens = slots if valid is None else torch.where(valid, slots, -1)
-        previous = F.pad(tokens.cummax(1).values, (1, -1), value=-1) if slots.numel() else tokens
-        if document is not None:
-            rows = max(len(document), len(previous))
-            document, previous = document.expand(rows, -1), previous.expand(rows, -1)
-            same = document.gather(1, previous.clamp(min=0)) == document
-            previous = torch.where(same, previous, -1)
-        taps = [slots.expand_as(previous)]
-        for _ in range(self.convolution.shape[1] - 1):
-            taps.append(torch.where(taps[-1] < 0, -1, previous.gather(1, taps[-1].clamp(min=0))))
-        return PathState(valid, taps)
+        return PathState(positions.key_valid, earlier_tokens(positions, self.convolution.shape[1]))
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[PathState]) -> QKV:
         x = context.x
@@ -120,12 +109,7 @@ class Path(PositionModel):
         dtype = at_least_float32(logits.dtype)
         q, (k, raw, beta) = q[..., :width].to(dtype), torch.split(k.to(dtype), [width, width, 1], -1)
         taps = self.convolution[context.layer].to(dtype).view(-1, self.spec.heads, 1, width)
-        mixed = torch.zeros_like(raw)
-        for tap, index in zip(taps, state.taps, strict=True):
-            slot = index[:, None, :, None].expand(*raw.shape[:3], 1)
-            read = raw.gather(2, slot.clamp(min=0).expand_as(raw)).masked_fill(slot < 0, 0.0)
-            mixed = mixed + tap * read
-        w = F.silu(mixed)
+        w = F.silu(convolve(raw, taps, state.taps))
         w = w * (w.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
         if state.valid is not None:
             beta = beta.masked_fill(~state.valid[:, None, :, None], 0.0)

@@ -16,7 +16,7 @@ from floater.encodings.model import QKV, PositionModel, Stage
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.rescaling import rescaled
-from floater.encodings.relative.waves import UNCOVERED, Waves, covered, frequencies
+from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
@@ -96,10 +96,20 @@ class Rotary(PositionModel):
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = positions.query
-        at, factor = self.frequencies(query.device)
-        waves = Waves.of(query, at, torch.float64)
-        # (batch or 1, T, 1, N)
-        return factor * waves.sin.transpose(1, 2), factor * waves.cos.transpose(1, 2)
+        return self.turns_at(query[:, :, None, None], self.prepare_times(positions), 0)
+
+    def prepare_times(self, positions: Positions) -> tuple[Tensor, float]:
+        """Return the frequencies; see `TimedRotation`."""
+        return self.frequencies(positions.query.device)
+
+    def turns_at(
+        self, times: Tensor, state: tuple[Tensor, float], layer: int, angles: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return sines and cosines (batch or 1, T, heads or 1, pairs); see `TimedRotation`."""
+        at, factor = state
+        angle = times.double() * at
+        angle = angle if angles is None else angle + angles
+        return factor * angle.sin(), factor * angle.cos()
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[tuple[Tensor, Tensor]]) -> QKV:
         return self.rotate(q, context.state), self.rotate(k, context.state), v

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from floater.encodings import PositionError, options
+from floater.encodings.composed.parts import resolved
 from floater.errors import DataError
 from floater.lab.settings import SettingsError, dump, make
 from floater.lab.study import short_to_long
@@ -217,17 +218,15 @@ def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[V
                 f"{origin}: model {model}: {other[0]} is not to be set: the task {settings.task!r} trains a "
                 "checkpoint, whose positions are its own; give settings, as {plug: {options: {}}}"
             )
-        named, start = entry.get("position", model), entry.get("start")
+        named = entry.get("position", model)
+        start, named = entry.get("start"), named if isinstance(named, list | Mapping) else str(named)
         position_options = _mapping(
             entry.get("position_options"), f"{origin}: model {model}: position_options"
         )
-        if isinstance(named, list):  # short for a composition
-            if position_options:
-                raise SettingsError(
-                    f"{origin}: model {model}: position is a list, which takes no position_options"
-                )
-            named, position_options = "compose", {"models": named}
-        position = str(named)
+        try:
+            position, position_options = resolved(named, position_options)
+        except ValueError as error:
+            raise SettingsError(f"{origin}: model {model}: {error}") from None
         _mapping(entry.get("settings"), f"{origin}: model {model}: settings")
         seeds = entry.get("seeds", settings.seeds)
         if not isinstance(seeds, list) or not seeds or repeated(seeds) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from floater.encodings import PositionError, PositionModel, options
+from floater.encodings.composed.parts import resolved
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.paths import expand_fields
@@ -23,7 +24,7 @@ from floater.transformer.stacks import position_model
 if TYPE_CHECKING:
     PositionName = str
 else:
-    PositionName = str | list[Any]  # a list becomes "compose" at once
+    PositionName = str | list[Any] | dict[str, Any]  # which become names at once
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,9 @@ class Model:
     Attributes:
         preset: named size: transformer-base, transformer-big, small or tiny.
         position: name of the position model (see `floater models`), or a list of names, or mappings of name
-            and options, of position models that are combined.
-        position_options: options of the position model; empty with a list.
+            and options, of position models that are combined; or one such mapping, as {name: rotary, clock:
+            {per: head}}.
+        position_options: options of the position model; empty with a list or a mapping.
         max_length: training length in tokens: size of a table of learned positions, initial span of a flow.
         times: random times of training, as in {mode: stretch, max_scale: 4}: mode is stretch, shift, float or
             subset; max_scale is the ratio of the longest supported text to max_length; shift false begins at
@@ -119,11 +121,10 @@ class Model:
     Config: ClassVar[type[FloaterConfig]] = FloaterConfig
 
     def __post_init__(self) -> None:
-        if isinstance(self.position, list):
-            if self.position_options:
-                raise ValueError("position is a list; options stand in its entries, not in position_options")
-            object.__setattr__(self, "position_options", {"models": self.position})
-            object.__setattr__(self, "position", "compose")
+        for name, value in zip(
+            ("position", "position_options"), resolved(self.position, self.position_options), strict=True
+        ):
+            object.__setattr__(self, name, value)
         self.position_model()
         if self.encoder_decoder:
             self.position_model("decoder")

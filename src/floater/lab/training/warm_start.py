@@ -46,8 +46,8 @@ def warm_started(
         config: configuration of the new model.
         trained: trained model, with the same position model as the new one. For a FLOATER model with
             injection "qkv" it is the plain Transformer with sinusoids at the input; for a composition of a
-            position model and flows added to it, a model with that position model. Tables that are shorter
-            than the new ones are continued by the linear flow that fits them best.
+            position model and flows added to it, or for one with a clock, a model with that position model.
+            Tables that are shorter than the new ones are continued by the linear flow that fits them best.
         origin: source of `trained`, for messages.
 
     Returns:
@@ -70,17 +70,19 @@ def warm_started(
     model = encoder_decoder(config)
     weights: Mapping[str, Tensor] = trained.state_dict()
     if config.position == "compose" != before.position:
-        weights = _as_part(weights, _part(config, before, origin), model.state_dict())
+        weights = _as_part(weights, f"parts.{_part(config, before, origin)}", model.state_dict())
+    elif config.position == "clock" != before.position:
+        weights = _as_part(weights, "inner", model.state_dict())
     load_weights(model, weights, origin, may_lack=is_position)
     return model
 
 
-def _as_part(weights: Mapping[str, Tensor], part: int, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights with the position model as a part of a composition, its tables as long as wanted."""
+def _as_part(weights: Mapping[str, Tensor], part: str, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights with the position model as a part of another, its tables as long as wanted."""
     renamed = {}
     for name, weight in weights.items():
         for prefix in POSITION_PARTS:
-            name = name.replace(prefix, f"{prefix}parts.{part}.")
+            name = name.replace(prefix, f"{prefix}{part}.")
         if ".tables." in name and name in wanted and len(weight) < len(wanted[name]):
             weight = continue_table(weight, len(wanted[name]), "flow", special=(0, 0))
         renamed[name] = weight
@@ -121,11 +123,16 @@ def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
     if new.position == "compose" != old.position:
         _part(new, old, origin)
         return
+    if new.position == "clock" != old.position:
+        name, chosen = named((new.position_options or {})["model"])
+        if name == old.position:
+            _check_options(options(name) | chosen, there, origin)
+            return
     if new.position != old.position:
         raise DataError(
             f"{origin} has the position model '{old.position}', which '{new.position}' cannot continue; "
             "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', or a model "
-            "followed by its composition with 'floater' of injection 'add'"
+            "followed by its composition with 'floater' of injection 'add', or by itself with a 'clock'"
         )
     _check_options(here, there, origin)
 

@@ -83,6 +83,21 @@ def test_the_same_model_goes_on(stage1: Path, files: Files) -> None:
     np.testing.assert_array_equal(*losses)
 
 
+def test_a_clock_leaves_the_outputs_of_the_encoding_that_it_drives(stage1: Path) -> None:
+    torch.manual_seed(0)
+    plain = FloaterForConditionalGeneration(config(stage1, "rotary", pairs="half")).eval()
+    driven = config(stage1, "rotary", pairs="half", clock={"per": "pair"})
+    ids = torch.arange(3, 13).view(2, 5)
+    outputs = [
+        model.eval()(ids, decoder_input_ids=ids.flip(1)).logits
+        for model in (plain, warm_started(driven, plain, "stage 1"))
+    ]
+    assert torch.equal(*outputs)
+    for other in (config(stage1, "rotary", clock={}), config(stage1, "alibi", clock={})):
+        with pytest.raises(DataError, match="stage 1 has"):
+            warm_started(other, plain, "stage 1")
+
+
 def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, trained: Path) -> None:
     plain, flow = load_run(stage1, "cpu")[0], load_run(trained, "cpu")[0]
     for position in ("learned", "none", "rnn"):

@@ -1,0 +1,326 @@
+"""A clock that the text drives: its cases, its warm start, its precision, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from floater.encodings import AttentionContext, build
+from floater.encodings.attention import AttentionCall, project_qkv
+from floater.encodings.composed.clock import Clock
+from floater.encodings.measure import attention_context, respond
+from floater.encodings.relative.knots import interpolate, knots
+from floater.positions import Positions
+from floater.testing import check_refusal
+
+DIM, HEADS, LENGTH = 16, 2, 7
+BIASES = ("alibi", "kerple", "fire", "dynamic_bias", "floater_relative")
+ROTATIONS = ("rotary", "floater_rotary")
+EXACT = ("alibi", "kerple", "fire", *ROTATIONS)
+
+
+def make(model: object, **options: object) -> Clock:
+    clock = build("clock", dim=DIM, heads=HEADS, layers=2, max_length=16, model=model, **options)
+    assert isinstance(clock, Clock)
+    return clock.eval()
+
+
+def logits(model: nn.Module, positions: Positions, x: Tensor, layer: int = 1) -> Tensor:
+    """Return the logits of one block's attention, with fixed projections."""
+    context = attention_context(model, model.prepare(positions), layer, x)
+    q, k, v = project_qkv(model, context)
+    return AttentionCall(model, context, q, k, v).logits()
+
+
+@pytest.mark.parametrize("per", ["head", "block"])
+@pytest.mark.parametrize("name", BIASES + ROTATIONS)
+def test_zero_weights_are_the_plain_encoding_bit_for_bit(name, per):
+    torch.manual_seed(0)
+    plain = build(name, dim=DIM, heads=HEADS, layers=2, max_length=16).eval()
+    clock = make(name, per=per)
+    clock.inner.load_state_dict(plain.state_dict())
+    mask = torch.tensor([[1] * LENGTH, [0, 0, 1, 1, 1, 1, 1]])
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randn(2, LENGTH, DIM, dtype=dtype)
+        here, there = (logits(m.to(dtype), Positions.from_mask(mask), x) for m in (clock, plain))
+        tokens = mask.bool()[:, None, None].expand_as(here)
+        # the products of its network depend on how many distances they are computed for
+        tolerance = 1e-6 if name == "dynamic_bias" else 0.0
+        assert_close(here[tokens], there[tokens], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", [*BIASES, *ROTATIONS, {"name": "floater_relative", "clip": 1.7}], ids=str)
+def test_a_constant_rate_is_the_plain_encoding_at_stretched_times(name):
+    """For an encoding of real times, which has its own way to read them."""
+    torch.manual_seed(0)
+    clock, stretch = make(name, rate="signed").double(), 0.37
+    nn.init.constant_(clock.bias_of_rate, stretch - 1)
+    x, times = torch.randn(2, LENGTH, DIM).double(), stretch * torch.arange(LENGTH).double()[None]
+    here = logits(clock, Positions.arange(LENGTH), x)
+    there = logits(clock.inner, Positions.times(times), x)
+    # the others read tables
+    assert_close(here, there, rtol=0, atol=1e-9 if name in EXACT else 1e-5)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "sinusoidal",
+        {"name": "sinusoidal", "blocks": "all"},
+        "floater",
+        {"name": "floater", "injection": "add"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rate", [1.0, 0.37, 1.5])
+def test_vectors_at_a_constant_rate_are_those_of_stretched_times(model, rate):
+    torch.manual_seed(0)
+    clock = make(model).double()
+    nn.init.constant_(clock.bias_of_rate, math.log(rate / (2 - rate)))
+    x, times = torch.randn(2, LENGTH, DIM).double(), rate * torch.arange(LENGTH).double()[None]
+    here = respond(clock, Positions.arange(LENGTH), x)
+    if model == "floater":  # its sinusoids at the input stay
+        sines = [clock.inner.prepare(p).sinusoid for p in (Positions.arange(LENGTH), Positions.times(times))]
+        x = x + sines[0] - sines[1]
+    there = respond(clock.inner, Positions.times(times), x)
+    for one, other in zip(here, there, strict=True):
+        assert_close(one.logits, other.logits, rtol=0, atol=2e-5)
+        assert_close(one.out, other.out, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["kerple", "floater_relative", "rotary"])
+def test_equal_clocks_of_all_heads_are_the_clock_of_the_block(name):
+    torch.manual_seed(0)
+    one, each = make(name, per="block", std=0.3), make(name)
+    each.inner.load_state_dict(one.inner.state_dict())
+    with torch.no_grad():
+        each.weight.copy_(one.weight.expand_as(each.weight))
+    x = torch.randn(2, LENGTH, DIM)
+    assert_close(*(logits(clock, Positions.arange(LENGTH), x) for clock in (one, each)))
+
+
+def test_the_forgetting_transformer_is_a_linear_bias_at_softplus_rates():
+    """-log sigmoid(f) is ln 2 times the rate of -f / ln 2; a kernel of power 1 has that slope."""
+    torch.manual_seed(0)
+    gates = build("forgetting", dim=DIM, heads=HEADS, layers=2, max_length=16, start=1.0).double()
+    clock = make({"name": "kerple", "kind": "power"}).double()
+    with torch.no_grad():
+        clock.inner.r1.fill_(math.log(2))
+        clock.inner.r2.fill_(1.0)
+        clock.weight.copy_(-gates.weight / math.log(2))
+        clock.bias_of_rate.copy_(-gates.gate_bias / math.log(2))
+    mask = torch.tensor([[1] * LENGTH, [0, 0, 1, 1, 0, 1, 1]])
+    x, positions = torch.randn(2, LENGTH, DIM).double(), Positions.from_mask(mask)
+    for layer in range(2):
+        here, there = (logits(model, positions, x, layer)[:, :, mask[1].bool()] for model in (clock, gates))
+        assert_close(here[..., mask[1].bool()], there[..., mask[1].bool()])
+
+
+def test_contextual_positions_are_times_where_all_queries_are_equal():
+    """CoPE's gates depend on query and key; of equal queries, on the key alone. It counts the key's, too."""
+    torch.manual_seed(0)
+    query, x = torch.randn(HEADS, DIM // HEADS).double(), torch.randn(1, LENGTH, DIM).double()
+    key_weight = torch.randn(HEADS, DIM // HEADS, DIM).double()
+    k = torch.einsum("hde,bte->bhtd", key_weight, x)
+    cope = build("cope", dim=DIM, heads=HEADS, layers=2, max_length=16)
+    positions = Positions.arange(LENGTH)
+    expected = cope.contextual_positions(query[None, :, None].expand_as(k), k, cope.prepare(positions))
+    clock = make("alibi", rate="sigmoid").double()
+    with torch.no_grad():
+        gates = torch.einsum("hd,hde->he", query, key_weight) * (DIM // HEADS) ** -0.5
+        clock.weight.copy_(gates)
+    context = AttentionContext(clock.prepare(positions), 0, x)
+    _, k, _ = clock.qkv(*[k.transpose(1, 2)] * 3, context)
+    times = clock.times(k.transpose(1, 2), context)[..., 0]
+    before = 2 * torch.einsum("he,bte->bht", gates, x).sigmoid()  # the rates of the keys
+    since = times[..., None] - times[..., None, :] + before[..., None, :]
+    assert_close((since / 2).tril(), expected.tril())
+
+
+def waves(*shape: int) -> Tensor:
+    """Return the same numbers for the same shape."""
+    return torch.sin(torch.arange(1, math.prod(shape) + 1) * 0.7).view(shape)
+
+
+def rotated_logits(clock: Clock, x: Tensor) -> Tensor:
+    """Return the products of rotated queries and keys, which are cosines, for inputs x (1, T, DIM)."""
+    shape, index = (1, LENGTH, HEADS, DIM // HEADS), torch.arange(1.0, LENGTH * DIM + 1)
+    q, k = (torch.cos(index * frequency).view(shape) for frequency in (0.3, 0.45))
+    context = AttentionContext(clock.prepare(Positions.arange(LENGTH)), 0, x)
+    q, k, _ = clock.qkv(q, k, k, context)
+    q, k = clock.rotated(q.transpose(1, 2), k.transpose(1, 2), context)
+    return q @ k.mT
+
+
+@torch.no_grad()
+def test_selective_rope_is_a_clock_of_each_pair_without_positions():
+    """The last query's logits are those of the released module (timurcarstensen/selective-rope, d12e825).
+
+    Weights: phi_proj of rank 3 and phi_conv1d of kernel 4 as `waves` of their shapes, theta 500,000. It
+    divides the part of each head of its input by its norm.
+    """
+    pairs = DIM // HEADS // 2
+    rotation = {"name": "rotary", "pairs": "half", "base": 500000.0}
+    clock = make(rotation, per="pair", rate="signed", kernel=4, positions=False)
+    weight = waves(HEADS * pairs, 3) @ waves(3, DIM)
+    clock.weight[0] = weight
+    clock.convolution[0] = waves(HEADS * pairs, 4).flip(-1).T
+    x = F.normalize(waves(1, LENGTH, HEADS, DIM // HEADS), dim=-1).flatten(-2)
+    expected = torch.tensor(
+        [
+            [-2.5719, -0.5899, 0.4284, 3.0552, 2.8962, 0.3754, -2.8453],
+            [0.5312, 2.3236, 3.6041, 1.1977, -2.2393, -1.8604, -2.9945],
+        ]
+    )
+    assert_close(rotated_logits(clock, x)[0, :, -1], expected, rtol=0, atol=1e-4)
+
+
+@torch.no_grad()
+def test_repo_is_a_clock_without_a_sum_and_without_positions():
+    """The last query's logits are those of the released layer (SakanaAI/repo, 1508a73).
+
+    `Olmo2Attention` with dynamic_pe_mode "swigluex_multihead"; gate_map, content_map and final_map are
+    `waves` of their shapes, the second upside down, the third times 3, and base 10,000.
+    """
+    clock = make(
+        {"name": "rotary", "pairs": "half"}, rate="signed", sum=False, positions=False, hidden=DIM // 8
+    )
+    clock.gate[0], clock.content[0] = waves(DIM // 8, DIM), waves(DIM // 8, DIM).flip(0)
+    clock.weight[0] = 3 * waves(HEADS, DIM // 8)
+    expected = torch.tensor(
+        [
+            [-0.5847, 0.0985, 0.9427, 2.0688, 1.3059, -0.5027, -2.8453],
+            [0.3882, 1.3406, 2.8479, 0.4269, -0.1193, -0.4654, -2.9945],
+        ]
+    )
+    assert_close(rotated_logits(clock, waves(1, LENGTH, DIM))[0, :, -1], expected, rtol=0, atol=1e-4)
+
+
+def test_an_angle_of_pi_for_each_one_counts_parity():
+    clock = make("rotary", per="pair", rate="angle", positions=False).double()
+    with torch.no_grad():
+        clock.weight[:, :, 0] = math.pi
+    bits = torch.tensor([0, 1, 1, 0, 1, 0, 1])
+    x = F.pad(bits[None, :, None].double(), (0, DIM - 1))
+    context = AttentionContext(clock.prepare(Positions.arange(LENGTH)), 0, x)
+    q = torch.ones(1, LENGTH, HEADS, DIM // HEADS).double()
+    rotated, k, _ = clock.qkv(q, q, q, context)
+    rotated, k = clock.rotated(rotated.transpose(1, 2), k.transpose(1, 2), context)
+    ones = bits.cumsum(0)
+    sign = 1 - 2 * ((ones[:, None] - ones) % 2).double()
+    assert_close(rotated @ k.mT, (DIM // HEADS * sign).expand(1, HEADS, -1, -1))
+
+
+@pytest.mark.parametrize("rate", ["softplus", "sigmoid", "signed", "angle"])
+def test_zero_weights_learn(rate):
+    clock = make("rotary", rate=rate)
+    logits(clock, Positions.arange(LENGTH), torch.randn(1, LENGTH, DIM)).square().sum().backward()
+    assert clock.weight.grad[1].any(1).all()
+    assert clock.bias_of_rate.grad[1].all()
+
+
+def test_rates_scale_the_time_between_events():
+    """A clock at half the rate reads half of the time that passes, whatever the steps."""
+    clock = make("alibi", rate="signed").double()
+    nn.init.constant_(clock.bias_of_rate, -0.5)
+    at = torch.tensor([[0.0, 0.5, 3.25, 3.25, 10.0, 11.0, 20.0]]).double()
+    x = torch.randn(1, LENGTH, DIM).double()
+    here, there = logits(clock, Positions.times(at), x), logits(clock.inner, Positions.times(at / 2), x)
+    assert_close(here, there)
+
+
+def test_bfloat16_keeps_the_times_of_long_texts():
+    torch.manual_seed(0)
+    clock, length = make("alibi", std=0.5), 20_000
+    x = torch.randn(1, length, DIM).bfloat16()
+    context = AttentionContext(clock.prepare(Positions.arange(length)), 0, x)
+    k = torch.zeros(1, length, HEADS, DIM // HEADS)
+    single, half = (clock.qkv(y, y, y, context)[1].transpose(1, 2) for y in (k, k.bfloat16()))
+    assert half.dtype == torch.bfloat16
+    # one number alone would err by several tokens
+    assert_close(clock.times(half, context), clock.times(single, context), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "t5"}, "model is 't5'; a clock drives one of: .*alibi.*rotary"),
+        ({"model": "self_extend"}, "model is 'self_extend'"),
+        ({"model": "floater_tree"}, "model is 'floater_tree'"),
+        ({"model": "clock"}, "model is 'clock'"),
+        ({"model": "alibi", "rate": "angle"}, "rate='angle' is for encodings that rotate"),
+        ({"model": "alibi", "per": "pair"}, "per='pair' is for encodings that rotate"),
+        ({"model": "sinusoidal", "per": "head"}, "'sinusoidal' adds vectors.*per must be 'block'"),
+        ({"model": "floater", "rate": "softplus"}, "'floater' adds vectors.*rate 'sigmoid'"),
+        ({"model": "learned"}, "model is 'learned'"),
+        ({"per": "layer"}, "per is 'layer'; it must be one of 'head'"),
+        ({"rate": "exp"}, "rate is 'exp'; it must be one of"),
+        ({"std": -1.0}, "std is -1.0"),
+        ({"kernel": 0}, "kernel is 0"),
+        ({"model": {"name": "rotary", "bases": 1.0}}, "unknown option 'bases'"),
+    ],
+)
+def test_it_refuses(options, message):
+    check_refusal("clock", options, message)
+
+
+def test_a_flow_without_a_clip_is_refused():
+    model = {"name": "floater_relative", "clip": None}
+    check_refusal("clock", {"model": model}, "needs a clip", Positions.arange(3))
+
+
+def test_a_table_of_knots_has_the_values_between_them():
+    at = knots(500.0)
+    table = torch.stack([at.log1p().sin(), at.log1p().cos()])[:, None]
+    delta = torch.linspace(-499.0, 499.0, 4001).double().view(1, 1, 1, -1)
+    u = delta.abs().log1p()
+    assert_close(interpolate(table, delta), torch.where(delta > 0, u.cos(), u.sin()), rtol=0, atol=1.2e-6)
+    whole = torch.arange(-400.0, 1.0).view(1, 1, 1, -1).double()
+    assert torch.equal(interpolate(table, whole)[0, 0, 0], whole[0, 0, 0].abs().log1p().sin())
+
+
+def test_the_gradient_of_a_table_of_knots_is_its_slope():
+    table = knots(20.0).square()[None, None]
+    delta = torch.tensor([[[[-2.5, 7.3]]]]).double().requires_grad_()
+    interpolate(table, delta).sum().backward()
+    assert_close(delta.grad, 2 * delta.detach(), rtol=1e-3, atol=0)
+
+
+def test_beside_other_encodings_it_acts_as_alone():
+    """A clock that drives a bias beside a plain rotation, in either order; and one beside products."""
+    torch.manual_seed(0)
+    options = {"dim": DIM, "heads": HEADS, "layers": 2, "max_length": 16}
+    x, positions = torch.randn(2, LENGTH, DIM), Positions.arange(LENGTH)
+    clock = {"name": "alibi", "clock": {"std": 0.5}}
+    both = build("compose", models=["rotary", clock], **options)
+    alone = both.parts[1]
+    plain, added = (build(name, **options) for name in ("rotary", "none"))
+    bias = logits(alone, positions, x) - logits(added, positions, x)
+    assert_close(logits(both, positions, x), logits(plain, positions, x) + bias)
+    # shaw reads keys, so that both rotations act on the dot products alone
+    turned = build("compose", models=["shaw", {"name": "rotary", "clock": {"std": 0.5}}], **options)
+    shaw, rotary = turned.parts
+    expected = logits(shaw, positions, x) + logits(rotary, positions, x) - logits(added, positions, x)
+    assert_close(logits(turned, positions, x), expected)
+
+
+def test_grouped_far_distances_are_not_read():
+    assert not make("alibi").reads_distances
+    assert make("alibi").supports_segment_memory
+
+
+def test_documents_of_real_times_begin_anew():
+    clock = make("alibi", std=0.5)
+    x = torch.randn(1, 5, DIM)
+    packed = Positions.packed([[3, 2]])
+    whole = logits(clock, packed, x)
+    alone = logits(clock, Positions.arange(2), x[:, 3:])
+    assert_close(whole[..., 3:, 3:], alone)
+    times = replace(packed, query=packed.query + 0.5, key=packed.key + 0.5)
+    assert_close(logits(clock, times, x)[..., 3:, 3:], alone)
