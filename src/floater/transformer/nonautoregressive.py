@@ -223,7 +223,8 @@ def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:
         >>> type(encoder_decoder(FloaterConfig.preset("tiny", vocab_size=9, position="pnat"))).__name__
         'FloaterForNonAutoregressiveGeneration'
     """
-    options(config.position)  # refuses an unknown name
-    if catalogue()[config.position].autoregressive:
+    name, _ = config.position_at("decoder")
+    options(name)  # refuses an unknown name
+    if catalogue()[name].autoregressive:
         return FloaterForConditionalGeneration(config)
     return FloaterForNonAutoregressiveGeneration(config)

@@ -79,11 +79,12 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config, causal=self.autoregressive)
-        row = catalogue()[config.position]
+        name, _ = config.position_at("decoder")
+        row = catalogue()[name]
         if row.autoregressive != self.autoregressive:
             kind = "autoregressive" if row.autoregressive else "non-autoregressive"
             raise PositionError(
-                f"position model '{config.position}' needs a decoder that is {kind}: "
+                f"position model '{name}' needs a decoder that is {kind}: "
                 "build the model with floater.transformer.encoder_decoder"
             )
         self.length = LengthPredictor(config) if row.length_aware else None
@@ -167,7 +168,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         """
         if self.length is None:
             if target_length is not None:
-                raise TypeError(f"position model '{self.config.position}' does not take target_length")
+                name = self.config.position_name("decoder")
+                raise TypeError(f"position model '{name}' does not take target_length")
             return source_positions.target_length, None
         if target_length is not None and target_length.shape not in ((1,), (len(source),)):
             raise ValueError(f"target_length is {tuple(target_length.shape)}; it must be ({len(source)},)")
