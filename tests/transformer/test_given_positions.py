@@ -156,8 +156,6 @@ def test_positions_of_a_whole_text_are_refused_with_a_cache():
     cache = model(ids, use_cache=True).past_key_values
     with pytest.raises(ValueError, match="are of 4 queries and 4 keys; there are 1 new and 4 cached tokens"):
         model(ids[:, :1], past_key_values=cache, positions=Positions.arange(4))
-    with pytest.raises(ValueError, match=r"not used by the model: \['positions'\]"):
-        model.generate(ids, positions=Positions.arange(4), max_new_tokens=2)
 
 
 def test_a_trees_padding_is_that_of_the_batch():

@@ -1,5 +1,6 @@
 """Positions of the tokens of a batch: the value `Positions` and its constructors."""
 
+from floater.positions.continuing import continue_positions
 from floater.positions.inputs import build_positions, merge_positions
 from floater.positions.pytree import register
 from floater.positions.value import Positions
@@ -8,4 +9,4 @@ from floater.structures import Structure
 register(Positions)
 register(Structure)
 
-__all__ = ["Positions", "build_positions", "merge_positions"]
+__all__ = ["Positions", "build_positions", "continue_positions", "merge_positions"]

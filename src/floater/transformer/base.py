@@ -16,6 +16,7 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
+from floater.positions import Positions, build_positions, merge_positions
 from floater.transformer.alignment import align
 from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
@@ -117,6 +118,47 @@ def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: T
     x: Tensor = embedding(ids) if embeds is None else embeds
     factor = recipe.embedding_factor(embedding.embedding_dim)
     return x if factor == 1.0 else x * factor
+
+
+def token_positions(
+    x: Tensor,
+    positions: Positions | None,
+    position_ids: Tensor | None,
+    earlier: int = 0,
+    *,
+    mask: Tensor | None = None,
+    document_ids: Tensor | None = None,
+    prefix: str = "",
+) -> Positions:
+    """Return the positions of tokens, by the arguments of a model.
+
+    Args:
+        x: (batch, T, dim), their embeddings, or ids (batch, T).
+        positions: positions of the caller, completed by mask and document ids, or None.
+        position_ids: (batch or 1, T) ids of the caller, or None.
+        earlier: number of cached tokens.
+        mask: (batch, earlier + T) attention mask, or None.
+        document_ids: (batch, earlier + T) ids of documents, or None.
+        prefix: prefix of the arguments' names, for the message.
+
+    Raises:
+        ValueError: if both positions and ids are given, or they do not fit.
+
+    Example:
+        >>> token_positions(torch.zeros(1, 3, 8), None, None).query
+        tensor([[0, 1, 2]])
+    """
+    if positions is not None and position_ids is not None:
+        raise ValueError(f"give {prefix}positions or {prefix}position_ids, not both")
+    defaults = build_positions(
+        x.shape[:2],
+        earlier,
+        mask=mask,
+        document_ids=document_ids,
+        position_ids=position_ids,
+        device=x.device,
+    )
+    return defaults if positions is None else merge_positions(positions, defaults, mask, len(x))
 
 
 def init_roles(stack: Stack) -> None:

@@ -5,6 +5,7 @@
 
 # annotations stay types here, not text: `strict` checks values against them
 
+import copy
 import difflib
 from dataclasses import fields
 from inspect import Parameter
@@ -19,6 +20,7 @@ from floater.encodings.composed.parts import named, resolved
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import catalogue
 from floater.encodings.registry import options as default_options
+from floater.encodings.spec import Site
 from floater.transformer.reading import Reading, check_temperature
 from floater.transformer.recipe import Recipe
 from floater.transformer.times import Times
@@ -71,6 +73,10 @@ class FloaterConfig(PreTrainedConfig):
             a mapping, or among the options, wraps the encoding in "clock", as in {"name": "rotary", "clock":
             {"per": "head"}}.
         position_options: options of the position model; none with a list or a mapping.
+        decoder_position: position model of the decoder of an encoder-decoder, as `position`, which is then
+            that of the encoder: a tree or a graph of the source, say, and a sequence as the target. It acts
+            in cross-attention, too. None means `position` in both.
+        decoder_position_options: options of the decoder's position model; none with a list or a mapping.
         training_length: training length in tokens; see `StackSpec.max_length`.
         times: random times of training, as in {"mode": "stretch", "max_scale": 4.0}; see
             `floater.transformer.times.Times`. None trains at the positions.
@@ -123,9 +129,12 @@ class FloaterConfig(PreTrainedConfig):
     decoder_layers: int = 6
     if TYPE_CHECKING:
         position: str = "floater"
+        decoder_position: str | None = None
     else:
         position: str | list[Any] | dict[str, Any] = "floater"  # which become names at once
+        decoder_position: str | list[Any] | dict[str, Any] | None = None
     position_options: dict[str, Any] | None = None
+    decoder_position_options: dict[str, Any] | None = None
     training_length: int = 512
     times: dict[str, Any] | None = None
     reading: dict[str, Any] | None = None
@@ -171,7 +180,14 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError(
                 f"attention_dropout is {self.attention_dropout}; linear attention has no weights to drop"
             )
-        self.position, self.position_options = resolved(self.position, self.position_options or {})
+        for name in ("position", "decoder_position"):
+            position, chosen = getattr(self, name), getattr(self, f"{name}_options")
+            if position is not None:
+                position, chosen = resolved(position, chosen or {}, name)
+                setattr(self, name, position)
+                setattr(self, f"{name}_options", chosen)
+            elif chosen:
+                raise ValueError(f"{name}_options are given, but no {name}")
         if self.recipe is not None:
             _ = self.resolved_recipe  # refuses invalid values
         Times.of(self.times, self.training_length)
@@ -181,16 +197,25 @@ class FloaterConfig(PreTrainedConfig):
             check_temperature(self)
         super().__post_init__(**kwargs)
 
-    @property
-    def position_name(self) -> str:
-        """Return the name of the encoding for messages, or those of the encodings that it is composed of."""
-        options = self.position_options or {}
-        if self.position == "clock":
-            return f"{named(options.get('model', 'rotary'))[0]} + clock"
-        if self.position != "compose":
-            return str(self.position)
-        parts = options.get("models", ())
-        return " + ".join(part if isinstance(part, str) else part["name"] for part in parts)
+    def position_at(self, site: Site) -> tuple[str, dict[str, Any]]:
+        """Return the name of the position model at a site (see `StackSpec`), and its options.
+
+        Example:
+            >>> FloaterConfig(position="tree", decoder_position="sinusoidal").position_at("decoder")
+            ('sinusoidal', {})
+        """
+        if site == "self" or self.decoder_position is None:
+            return self.position, dict(self.position_options or {})
+        return self.decoder_position, dict(self.decoder_position_options or {})
+
+    def position_name(self, site: Site) -> str:
+        """Return the name of the encoding at a site for messages, or those that it is composed of."""
+        name, chosen = self.position_at(site)
+        if name == "clock":
+            return f"{named(chosen.get('model', 'rotary'))[0]} + clock"
+        if name != "compose":
+            return str(name)
+        return " + ".join(named(part)[0] for part in chosen.get("models", ()))
 
     @property
     def resolved_recipe(self) -> Recipe:
@@ -200,7 +225,8 @@ class FloaterConfig(PreTrainedConfig):
         Without a name it is the recipe on the card of the position encoding.
 
         Raises:
-            PositionError: if no recipe is named and there is no such position encoding.
+            PositionError: if no recipe is named and there is no such position encoding, or those of encoder
+                and decoder ask for different ones.
             ValueError: see `Recipe.named`.
 
         Example:
@@ -212,8 +238,12 @@ class FloaterConfig(PreTrainedConfig):
         values = {"preset": self.recipe} if isinstance(self.recipe, str) else dict(self.recipe or {})
         name = values.pop("preset", None)
         if name is None:
-            options = default_options(self.position) | (self.position_options or {})
-            name = catalogue()[self.position].recipe(options)
+            sites: tuple[Site, ...] = ("self",) if self.decoder_position is None else ("self", "decoder")
+            models = [
+                {"name": part, **default_options(part), **chosen}
+                for part, chosen in map(self.position_at, sites)
+            ]
+            name = catalogue()["compose"].recipe({"models": models})
         return Recipe.named(name, values)
 
     @classmethod
@@ -240,6 +270,21 @@ class FloaterConfig(PreTrainedConfig):
             raise ValueError(f"FloaterConfig has no '{unknown}'; did you mean '{meant}'?")
         return cls(**{**PRESETS[name], **changes})
 
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PreTrainedConfig:
+        """Return the configuration of a stack; that of a decoder has the decoder's values without prefix.
+
+        Example:
+            >>> config = FloaterConfig(is_encoder_decoder=True, decoder_layers=2, decoder_position="alibi")
+            >>> stack = config.get_text_config(decoder=True)
+            >>> stack.num_hidden_layers, stack.position
+            (2, 'alibi')
+        """
+        config = self
+        if decoder and not encoder and self.decoder_position is None:  # Transformers would copy the None
+            config = copy.copy(self)
+            config.decoder_position, config.decoder_position_options = self.position_at("decoder")
+        return super(FloaterConfig, config).get_text_config(decoder, encoder)
+
     def to_diff_dict(self) -> dict[str, Any]:
         """Return the fields that `save_pretrained` writes, with every option of the position model.
 
@@ -250,9 +295,10 @@ class FloaterConfig(PreTrainedConfig):
             {'injection': 'input', 'blocks': 'input', 'uncovered': 'keep'}
         """
         written: dict[str, Any] = super().to_diff_dict()
-        written["position_options"] = _completed(
-            self.position, written.get("position_options") or {}, plain=self.is_encoder_decoder
-        )
+        for name in ("position", "decoder_position"):
+            if (position := getattr(self, name)) is not None:
+                chosen = written.get(f"{name}_options") or {}
+                written[f"{name}_options"] = _completed(position, chosen, plain=self.is_encoder_decoder)
         return written
 
 

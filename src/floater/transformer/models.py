@@ -21,7 +21,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
-from floater.positions import Positions, build_positions, merge_positions
+from floater.positions import Positions
 from floater.transformer.base import (
     FloaterPreTrainedModel,
     bidirectional,
@@ -29,6 +29,7 @@ from floater.transformer.base import (
     changed,
     embed,
     refuse,
+    token_positions,
 )
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
@@ -108,25 +109,14 @@ class FloaterModel(FloaterPreTrainedModel):
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         earlier = cached(past_key_values)
-        if positions is not None and position_ids is not None:
-            raise ValueError("give positions or position_ids, not both")
         if memory is not None:
             if past_key_values is not None or positions is not None or position_ids is not None:
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
             earlier = memory.length
-        defaults = build_positions(
-            x.shape[:2],
-            earlier,
-            mask=attention_mask,
-            document_ids=document_ids,
-            position_ids=position_ids,
-            device=x.device,
+        positions = token_positions(
+            x, positions, position_ids, earlier, mask=attention_mask, document_ids=document_ids
         )
-        if positions is None:
-            positions = defaults
-        else:
-            positions = merge_positions(positions, defaults, attention_mask, len(x))
         if input_ids is not None:
             positions = positions.but(token=input_ids)
         with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
@@ -261,6 +251,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        positions: Positions | None = None,
         reading: Reading | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
@@ -280,6 +271,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
             attention_mask,
             inputs_embeds,
             past_key_values,
+            positions=positions,
             reading=reading,
             return_dict=True,
             **kwargs,

@@ -16,13 +16,10 @@ from transformers.utils.generic import can_return_tuple
 from floater.encodings import PositionError, catalogue, options
 from floater.encodings.decoder.pnat import PositionLearning, heuristic_order
 from floater.positions import Positions, build_positions
-from floater.transformer.base import refuse
+from floater.transformer.base import refuse, token_positions
 from floater.transformer.config import FloaterConfig
 from floater.transformer.outputs import IGNORED, Seq2SeqLM
-from floater.transformer.seq2seq import (
-    FloaterForConditionalGeneration,
-    encoder_positions,
-)
+from floater.transformer.seq2seq import FloaterForConditionalGeneration
 
 SOFTNESS = 0.3
 
@@ -125,7 +122,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         if encoder_outputs is None:
             encoder_outputs = self.encode(input_ids, attention_mask, inputs_embeds, positions)
         source, targets = encoder_outputs[0], labels if target_ids is None else target_ids
-        source_positions = encoder_positions(attention_mask, source, positions)
+        source_positions = token_positions(source, positions, None, mask=attention_mask)
         lengths, auxiliary = self.target_lengths(source, source_positions, target_length, targets)
         assert lengths is not None
         lengths = lengths.expand(len(source))
@@ -184,7 +181,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         refuse(self, kwargs)
         start, end, pad = self._ends()
         outputs = self.encode(input_ids, attention_mask, None, positions)
-        source_positions = encoder_positions(attention_mask, outputs[0], positions)
+        source_positions = token_positions(outputs[0], positions, None, mask=attention_mask)
         lengths, _ = self.target_lengths(outputs[0], source_positions, target_length, None)
         assert lengths is not None
         lengths = lengths.expand(len(outputs[0]))
@@ -226,7 +223,8 @@ def encoder_decoder(config: FloaterConfig) -> FloaterForConditionalGeneration:
         >>> type(encoder_decoder(FloaterConfig.preset("tiny", vocab_size=9, position="pnat"))).__name__
         'FloaterForNonAutoregressiveGeneration'
     """
-    options(config.position)  # refuses an unknown name
-    if catalogue()[config.position].autoregressive:
+    name, _ = config.position_at("decoder")
+    options(name)  # refuses an unknown name
+    if catalogue()[name].autoregressive:
         return FloaterForConditionalGeneration(config)
     return FloaterForNonAutoregressiveGeneration(config)

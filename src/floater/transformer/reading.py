@@ -149,7 +149,7 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
         PositionError: if a part of the rule would change nothing; the message names the models that support
             it.
     """
-    name = config.position_name
+    name = config.position_name(position.spec.site)
     if reading.length is not None and config.times is None and not reading.interpolate:
         raise PositionError(
             "reading.length is given, but no token is spaced by it: the model was trained without random "

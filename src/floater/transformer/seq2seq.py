@@ -14,8 +14,15 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from floater.encodings import PositionError, catalogue
-from floater.positions import Positions, build_positions, merge_positions
-from floater.transformer.base import FloaterPreTrainedModel, cached, changed, embed, refuse
+from floater.positions import Positions
+from floater.transformer.base import (
+    FloaterPreTrainedModel,
+    cached,
+    changed,
+    embed,
+    refuse,
+    token_positions,
+)
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.length_predictor import LengthPredictor
@@ -72,11 +79,12 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config, causal=self.autoregressive)
-        row = catalogue()[config.position]
+        name, _ = config.position_at("decoder")
+        row = catalogue()[name]
         if row.autoregressive != self.autoregressive:
             kind = "autoregressive" if row.autoregressive else "non-autoregressive"
             raise PositionError(
-                f"position model '{config.position}' needs a decoder that is {kind}: "
+                f"position model '{name}' needs a decoder that is {kind}: "
                 "build the model with floater.transformer.encoder_decoder"
             )
         self.length = LengthPredictor(config) if row.length_aware else None
@@ -95,6 +103,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         reading: Reading | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the encoder's output for source tokens (batch, S) or embeddings (batch, S, dim).
@@ -104,7 +113,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         """
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
-        positions = encoder_positions(attention_mask, x, positions).but(target_length=None)
+        positions = token_positions(x, positions, position_ids, mask=attention_mask).but(target_length=None)
         if input_ids is not None:
             positions = positions.but(token=input_ids)
         rule = self.encoder.rule(reading)
@@ -159,7 +168,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         """
         if self.length is None:
             if target_length is not None:
-                raise TypeError(f"position model '{self.config.position}' does not take target_length")
+                name = self.config.position_name("decoder")
+                raise TypeError(f"position model '{name}' does not take target_length")
             return source_positions.target_length, None
         if target_length is not None and target_length.shape not in ((1,), (len(source),)):
             raise ValueError(f"target_length is {tuple(target_length.shape)}; it must be ({len(source)},)")
@@ -202,6 +212,9 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         reading: Reading | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        decoder_positions: Positions | None = None,
+        position_ids: Tensor | None = None,
+        decoder_position_ids: Tensor | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLM:
         """Return logits of each next target token.
@@ -228,6 +241,12 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             output_hidden_states: return the inputs of the first blocks of encoder and decoder and the outputs
                 of each.
             output_attentions: return all attention weights, with `attn_implementation="eager"`.
+            decoder_positions: positions of the T target tokens and of the cached ones before them, instead of
+                those computed from the mask.
+            position_ids: (batch or 1, S) positions of the source tokens, integers from 0; short for
+                `positions`.
+            decoder_position_ids: (batch or 1, T) positions of the target tokens; short for
+                `decoder_positions`. With cached tokens both must be equal.
             kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
@@ -248,14 +267,21 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
-        target_positions = build_positions(
-            y.shape[:2], cached(cache), mask=decoder_attention_mask, device=y.device
+        target_positions = token_positions(
+            y,
+            decoder_positions,
+            decoder_position_ids,
+            cached(cache),
+            mask=decoder_attention_mask,
+            prefix="decoder_",
         )
+        if target_positions.document is not None:
+            raise ValueError("decoder_positions have documents, which cross-attention would mix")
         read = inputs_embeds if input_ids is None else input_ids
         read = read if encoder_outputs is None else encoder_outputs[0]
         if read is None:
             raise ValueError("give exactly one of input_ids and inputs_embeds")
-        source_positions = encoder_positions(attention_mask, read, positions)
+        source_positions = token_positions(read, positions, position_ids, mask=attention_mask)
         source_positions, target_positions = self.encoder.timed(
             self.encoder.rule(reading), source_positions, target_positions, before=(encoder_outputs, cache)
         )
@@ -265,6 +291,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
                 input_ids, attention_mask, inputs_embeds, source_positions, reading, *asked
             )
         source = encoder_outputs[0]
+        target_length = target_positions.target_length if target_length is None else target_length
         length, auxiliary = self.target_lengths(source, source_positions, target_length, labels)
         target_positions = target_positions.but(target_length=length)
         if decoder_input_ids is not None:
@@ -285,12 +312,6 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
             auxiliary_loss=auxiliary,
         )
-
-
-def encoder_positions(mask: Tensor | None, x: Tensor, positions: Positions | None) -> Positions:
-    """Return the positions of the source tokens whose embeddings or encodings are x."""
-    defaults = build_positions(x.shape[:2], mask=mask, device=x.device)
-    return defaults if positions is None else merge_positions(positions, defaults, mask, len(x))
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)

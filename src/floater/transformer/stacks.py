@@ -34,12 +34,12 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         PositionError: if the name, an option or a value is not valid, or the model would not read the random
             times of the configuration.
     """
-    chosen = config.position_options or {}
+    name, chosen = config.position_at(site)
     times = Times.of(config.times, config.training_length)
-    if config.is_encoder_decoder and "plain" in options(config.position):
+    if config.is_encoder_decoder and "plain" in options(name):
         chosen = {"plain": True} | chosen
     model = build(
-        config.position,
+        name,
         dim=config.hidden_size,
         heads=config.num_attention_heads,
         layers=layers,
@@ -52,22 +52,43 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         **chosen,
     )
     if model.needs_cross_attention and not config.is_encoder_decoder:
-        raise PositionError(
-            f"position '{config.position}' acts in cross-attention, which only an encoder-decoder has"
-        )
-    if times is not None and site == "self":
-        check_times(times, model, config.position_name)
-    if site == "self":
+        raise PositionError(f"position '{name}' acts in cross-attention, which only an encoder-decoder has")
+    if config.decoder_position is not None:
+        _check_apart(config, model)
+    if site == "self" or (site == "decoder" and config.decoder_position is not None):
+        if times is not None:
+            check_times(times, model, config.position_name(site))
         check_reading(Reading.of(config.reading), model, config)
     if config.attention == "linear" and model.overrides("bias", "logits", "weights", "mask", "value_bias"):
         raise PositionError(
-            f"attention is 'linear', but '{config.position}' changes the attention matrix, which linear "
-            "attention does not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
+            f"attention is 'linear', but '{name}' changes the attention matrix, which linear attention does "
+            "not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
         )
     if config.baked is not None:
         for part in [module for module in model.modules() if isinstance(module, PositionModel)]:
             part.bake(config.baked)
     return model
+
+
+def _check_apart(config: FloaterConfig, model: PositionModel) -> None:
+    """Refuse a position model of one stack alone that would not act there.
+
+    Raises:
+        PositionError: if there is no decoder with a position model of its own, or the model acts elsewhere.
+    """
+    name = config.position_name(model.spec.site)
+    if not config.is_encoder_decoder:
+        raise PositionError(
+            f"decoder_position is '{config.decoder_position}', but only an encoder-decoder has a decoder of "
+            "its own; this model has `position`"
+        )
+    if model.spec.site == "decoder" and any(type(part) is PositionModel for part in model.modules()):
+        raise PositionError(f"decoder_position is '{name}', which acts in encoders only, and not in decoders")
+    if model.spec.site == "self" and (model.needs_cross_attention or model.length_aware):
+        raise PositionError(
+            f"position is '{name}', which acts in the decoder, and that has decoder_position "
+            f"'{config.position_name('decoder')}': name it there"
+        )
 
 
 class Stack(nn.Module):
@@ -281,7 +302,7 @@ class Decoder(Stack):
         Returns:
             (batch, T, dim).
         """
-        rule = self.rule(reading, check=False)
+        rule = self.rule(reading, check=self.config.decoder_position is not None)
         positions = positions if rule.group is None else positions.but(group=rule.group)
         state, visible = self.position.prepared(positions), positions.visible
         source_state = self.cross_position.prepared(source_positions)

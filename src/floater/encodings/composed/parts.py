@@ -52,12 +52,15 @@ def named(part: Part) -> Named:
     raise PositionError(f"{part!r} is no encoding; give a name, or a mapping of name and options")
 
 
-def resolved(position: str | Sequence[Part] | Mapping[str, Any], options: Mapping[str, Any]) -> Named:
+def resolved(
+    position: str | Sequence[Part] | Mapping[str, Any], options: Mapping[str, Any], field: str = "position"
+) -> Named:
     """Return the name and the options of the encoding that a configuration describes.
 
     Args:
         position: a name; a list of parts, short for "compose"; or a mapping of `name` and options.
         options: options of a name; see `named` for `clock`.
+        field: name of the field of the configuration, for messages.
 
     Raises:
         ValueError: if there are options beside a list or a mapping.
@@ -72,7 +75,7 @@ def resolved(position: str | Sequence[Part] | Mapping[str, Any], options: Mappin
         return named({**options, "name": position})
     if options:
         kind, inside = ("mapping", "it") if isinstance(position, Mapping) else ("list", "its entries")
-        raise ValueError(f"position is a {kind}; give options in {inside}, not in position_options")
+        raise ValueError(f"{field} is a {kind}; give options in {inside}, not in {field}_options")
     return named(position) if isinstance(position, Mapping) else ("compose", {"models": position})
 
 

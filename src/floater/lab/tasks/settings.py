@@ -86,6 +86,21 @@ class Changes:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+def resolve_position(model: Any, name: str) -> None:
+    """Replace a list or a mapping in a field of the settings by the name and the options of its encoding.
+
+    Args:
+        model: settings with the fields `name` and `name`_options.
+        name: "position" or "decoder_position".
+
+    Raises:
+        ValueError: if options are given beside a list or a mapping.
+    """
+    position, options = resolved(getattr(model, name), getattr(model, f"{name}_options"), name)
+    object.__setattr__(model, name, position)
+    object.__setattr__(model, f"{name}_options", options)
+
+
 @dataclass(frozen=True)
 class Model:
     """The Transformer and its position model.
@@ -121,10 +136,7 @@ class Model:
     Config: ClassVar[type[FloaterConfig]] = FloaterConfig
 
     def __post_init__(self) -> None:
-        for name, value in zip(
-            ("position", "position_options"), resolved(self.position, self.position_options), strict=True
-        ):
-            object.__setattr__(self, name, value)
+        resolve_position(self, "position")
         self.position_model()
         if self.encoder_decoder:
             self.position_model("decoder")
@@ -142,7 +154,8 @@ class Model:
             try:
                 self._built[site] = position_model(config, layers, site)
             except (TypeError, ZeroDivisionError) as error:
-                raise ValueError(f"position_options {self.position_options}: {error}") from error
+                name, chosen = config.position_at(site)
+                raise ValueError(f"options {chosen} of position model '{name}': {error}") from error
         return self._built[site]
 
     @functools.cached_property
@@ -155,21 +168,21 @@ class Model:
         """Return the Transformers that the model consists of."""
         return (self,)
 
-    def check_reach(self, length: int, longest: str) -> None:
+    def check_reach(self, length: int, longest: str, site: Site = "self") -> None:
         """Refuse a length beyond the positions of a bounded position model.
 
         Args:
             length: length in tokens.
             longest: noun for the object of this length, for the message.
+            site: stack of blocks that reads it.
 
         Raises:
             PositionError: if the length exceeds the bound.
         """
-        bound = self.position_model().max_positions
+        bound = self.position_model(site).max_positions
         if bound is not None and length > bound:
-            raise PositionError(
-                f"'{self.position}' has {bound} positions, but {longest}; raise model.max_length"
-            )
+            name = self.config().position_name(site)
+            raise PositionError(f"'{name}' has {bound} positions, but {longest}; raise model.max_length")
 
     def config(self, vocab_size: int = 1, **data_fields: Any) -> Any:
         """Return the Hugging Face configuration, a `Config`, with the fields that a subclass adds.

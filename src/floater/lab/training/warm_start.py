@@ -9,11 +9,13 @@ from torch import Tensor
 
 from floater.encodings import options
 from floater.encodings.composed.parts import named
+from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.training.model import load_weights
 from floater.pretrained.extending.continuation import continue_table
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
 
+_STACKS: Mapping[Site, str] = {"self": "encoder", "decoder": "decoder"}
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.cross_position.")
 _ONLY_TRAINING = ("start", "solver", "step", "gradient", "refresh_every")
 _COMPUTES = (
@@ -113,6 +115,8 @@ def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
             raise DataError(f"{origin} has {name} {getattr(old, name)!r}, not {getattr(new, name)!r}")
     if new.tie_word_embeddings and not old.tie_word_embeddings:
         raise DataError(f"{origin} has tie_word_embeddings False: two tables, of which True keeps one")
+    if new.decoder_position is not None or old.decoder_position is not None:
+        _check_decoders(new, old, origin)
     here, there = _meaning(new), _meaning(old)
     if new.position == "floater" and here["injection"] == "qkv" and old.position == "sinusoidal":
         if there["blocks"] != "input":
@@ -137,13 +141,25 @@ def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
     _check_options(here, there, origin)
 
 
+def _check_decoders(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
+    """Refuse a decoder with an encoding of its own, unless the encodings of both models are the same."""
+    for site, stack in _STACKS.items():
+        (name, _), (other, _) = new.position_at(site), old.position_at(site)
+        if name != other:
+            raise DataError(
+                f"{origin} has the position model '{other}' in its {stack}, which '{name}' cannot continue: "
+                "with a decoder_position, both must be the same"
+            )
+        _check_options(_meaning(new, site), _meaning(old, site), origin)
+
+
 def _check_options(here: Mapping[str, Any], there: Mapping[str, Any], origin: str) -> None:
     for name, value in here.items():
         if name not in _ONLY_TRAINING and value != there[name]:
             raise DataError(f"{origin} has the position option {name} {there[name]!r}, not {value!r}")
 
 
-def _meaning(config: FloaterConfig) -> dict[str, Any]:
+def _meaning(config: FloaterConfig, site: Site = "self") -> dict[str, Any]:
     """Return the options that decide what a position model's parameters compute."""
-    values = options(config.position) | (config.position_options or {})
-    return {name: value for name, value in values.items() if name not in _ONLY_TRAINING}
+    name, chosen = config.position_at(site)
+    return {key: value for key, value in (options(name) | chosen).items() if key not in _ONLY_TRAINING}

@@ -50,10 +50,20 @@ def test_lengths_count_what_the_expression_finds(trained: Path, files: Files) ->
     ]
 
 
-@pytest.mark.parametrize("side", ["source", "reference"])
-def test_a_test_set_is_refused_where_the_positions_end(tmp_path: Path, side: str) -> None:
+@pytest.mark.parametrize(
+    ("side", "encodings"),
+    [
+        ("source", {"position": "learned"}),
+        ("reference", {"position": "learned"}),
+        ("source", {"position": "learned", "decoder_position": "alibi"}),
+        ("reference", {"position": "alibi", "decoder_position": "learned"}),
+    ],
+)
+def test_a_test_set_is_refused_where_the_positions_end(
+    tmp_path: Path, side: str, encodings: dict[str, str]
+) -> None:
     """15 words of a token each, and the end, take all of 16 positions, on either side."""
-    parts = {"data": {"builtin": 9}, "model": {"preset": "tiny", "position": "learned", "max_length": 16}}
+    parts = {"data": {"builtin": 9}, "model": {"preset": "tiny", "max_length": 16, **encodings}}
     made = make(TranslationSettings, {"run": str(tmp_path / "run"), **parts}, "here")
     tokenizer = train_bpe(["a a a"] * 9, 262)
     torch.manual_seed(0)

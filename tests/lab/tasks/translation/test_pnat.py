@@ -24,6 +24,10 @@ KINDS: dict[str, tuple[dict[str, Any], type]] = {
         {"model": {"position": "noisy_length", "position_options": {"kind": "ratio", "window": 2}}},
         FloaterForConditionalGeneration,
     ),
+    "decoder_position": (
+        {"model": {"position": "alibi", "decoder_position": "ldpe"}},
+        FloaterForConditionalGeneration,
+    ),
 }
 
 

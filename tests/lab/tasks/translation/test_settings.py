@@ -72,6 +72,11 @@ def base(tmp_path: Path) -> Path:
         ("model.position_options.dleta=1", "did you mean 'delta'?"),
         ("model.position_options.delta=wide", "delta is 'wide'; it must be a finite number"),
         ("model.position_options.blocks=[0, 2]", "there are blocks 0 to 1"),
+        ("model.decoder_position=tree", "'tree', which acts in encoders only"),
+        ("model.decoder_position=albi", "unknown position model 'albi'; did you mean 'alibi'?"),
+        ("model.decoder_position_options.base=3", "are given, but no decoder_position"),
+        ("model={decoder_position: rotary, decoder_position_options: {bsae: 3}}", "did you mean 'base'?"),
+        ("model.decoder_position=pnat", "it must be 1: position model 'pnat' writes all tokens at once"),
         ("model.times={max_scale: 2}", "times has no mode; valid: 'stretch', 'shift', 'float', 'subset'"),
         ("model.times.mode=drift", "'drift'; it must be one of 'stretch', 'shift', 'float', 'subset'"),
         ("model={position: rotary, times: {mode: stretch}}", "'rotary' reads no times"),
@@ -138,6 +143,15 @@ def test_patience_needs_the_validation_in_the_checkpoint(base: Path) -> None:
 def test_a_model_without_a_flow_saves_whenever(base: Path) -> None:
     overrides: list[Any] = ["model.position=sinusoidal", "training.flow.update_every=5"]
     assert load(TranslationSettings, base, overrides).training.saves == "epoch"
+
+
+def test_a_decoder_has_a_position_model_of_its_own(base: Path) -> None:
+    override = "model={position: rotary, decoder_position: [alibi, {name: sinusoidal, injection: cross}]}"
+    settings = load(TranslationSettings, base, [override])
+    config = settings.model.config(300)
+    assert (config.position_name("self"), config.position_name("decoder")) == ("rotary", "alibi + sinusoidal")
+    base.write_text(dump(settings), encoding="utf-8")
+    assert load(TranslationSettings, base) == settings
 
 
 def test_changes_are_made_to_the_preset(base: Path) -> None:

@@ -161,6 +161,22 @@ def test_other_compositions_do_not_continue_tables(parts: list[Any]) -> None:
         warm_started(of_tables(16, position=[options, ADDED]), before, "stage 1")
 
 
+def test_a_decoder_of_another_encoding_goes_on_with_the_same_one_only() -> None:
+    apart = {"position": "learned", "decoder_position": "floater"}
+    before = FloaterForConditionalGeneration(of_tables(16, **apart))
+    after = warm_started(of_tables(16, **apart), before, "stage 1")
+    assert torch.equal(
+        after.decoder.blocks[0].attention.query.weight, before.decoder.blocks[0].attention.query.weight
+    )
+    for changes, message in (
+        ({"position": "learned"}, "'floater' in its decoder, which 'learned' cannot continue"),
+        ({"position": ["learned", ADDED]}, "'learned' in its encoder, which 'compose' cannot continue"),
+        (apart | {"decoder_position_options": {"delta": 0.5}}, "position option delta 0.1, not 0.5"),
+    ):
+        with pytest.raises(DataError, match=message):
+            warm_started(of_tables(16, **changes), before, "stage 1")
+
+
 def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files: Files) -> None:
     def asked(vocabulary: Path) -> TranslationSettings:
         parts = {"data": {"vocabulary": str(vocabulary)}, "training": {"warm_start": str(stage1)}}

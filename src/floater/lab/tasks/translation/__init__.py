@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from floater.encodings import catalogue
+from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.tasks.corpora import cldr
 from floater.lab.tasks.corpora.text import Pairs, read_pairs
@@ -106,7 +106,8 @@ class Translation(Task):
         Raises:
             DataError: if a pair is too long.
         """
-        table, times = model.encoder.position.max_positions, model.encoder.times
+        tables = model.encoder.position.max_positions, model.decoder.position.max_positions
+        table, times = min((size for size in tables if size is not None), default=None), model.encoder.times
         horizon = None if times is None or name != "training" else times.horizon
         for bound, what in (
             (table, "the learned positions of model.max_length"),
@@ -231,7 +232,7 @@ class Translation(Task):
             decoding = replace(decoding_of(settings), **changes)
         except ValueError as error:
             raise DataError(str(error)) from None
-        if decoding.beam > 1 and not catalogue()[model.config.position].autoregressive:
+        if decoding.beam > 1 and not model.autoregressive:
             raise DataError(f"beam is {decoding.beam}; it must be 1: {run} writes all tokens at once")
         texts = text_of(settings)
         return lambda lines: texts.plain(translate(model, tokenizer, texts.source(lines), decoding))
@@ -296,9 +297,12 @@ class Translation(Task):
         except re.error as error:
             raise DataError(f"token {token!r} is no regular expression: {error}") from None
         pairs = read_pairs(source, reference)
-        for path, lines in ((source, pairs.source), (reference, pairs.target)):
+        sides: tuple[tuple[Site, Any, Any], ...]
+        sides = ("self", source, pairs.source), ("decoder", reference, pairs.target)
+        for site, path, lines in sides:
             words = max(len(line.split()) for line in lines)
-            settings.model.check_reach(words + 1, f"the longest line of {path} has {words} words and an end")
+            what = f"the longest line of {path} has {words} words and an end"
+            settings.model.check_reach(words + 1, what, site)
 
 
 class Texts(NamedTuple):

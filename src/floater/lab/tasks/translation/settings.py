@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from floater.encodings import catalogue
 from floater.lab.tasks import settings
+from floater.lab.tasks.settings import PositionName, resolve_position
 from floater.lab.text import moses
 from floater.lab.text.bpe import BYTES, SPECIALS
 from floater.lab.training.contents import Part
@@ -70,9 +71,28 @@ class Data:
 
 @dataclass(frozen=True)
 class Model(settings.Model):
-    """The Transformer, an encoder-decoder, and its position model."""
+    """The Transformer, an encoder-decoder, and its position models.
+
+    Attributes:
+        decoder_position: name of the decoder's position model, or a list or a mapping as in `position`,
+            which is then that of the encoder; null for the same in both.
+        decoder_position_options: options of the decoder's position model; empty with a list or a mapping.
+    """
+
+    decoder_position: PositionName | None = None
+    decoder_position_options: dict[str, Any] = field(default_factory=dict)
 
     encoder_decoder = True
+
+    def __post_init__(self) -> None:
+        if self.decoder_position is not None:
+            resolve_position(self, "decoder_position")
+        super().__post_init__()
+
+    @property
+    def autoregressive(self) -> bool:
+        """Return whether the decoder writes one token after another."""
+        return catalogue()[self.decoder_position or self.position].autoregressive
 
 
 @dataclass(frozen=True)
@@ -146,13 +166,13 @@ class TranslationSettings(settings.RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not catalogue()[self.model.position].autoregressive:
+        if not self.model.autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),
                 ("training.generation_num_beams", self.training.generation_num_beams),
             ):
                 if beam != 1:
                     raise ValueError(
-                        f"{name} is {beam}; it must be 1: position model '{self.model.position}' writes all "
-                        "tokens at once"
+                        f"{name} is {beam}; it must be 1: position model "
+                        f"'{self.model.decoder_position or self.model.position}' writes all tokens at once"
                     )
