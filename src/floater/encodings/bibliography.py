@@ -103,6 +103,8 @@ class Reference:
 def read(text: str) -> dict[str, Reference]:
     r"""Return the entries of a BibTeX text by key: one field to a line, in braces, as `bibtex` writes them.
 
+    Lines that begin with % are comments.
+
     Raises:
         ValueError: if the text has something else, or a key twice.
 
@@ -115,7 +117,7 @@ def read(text: str) -> dict[str, Reference]:
         if key in entries:
             raise ValueError(f"the key {key} occurs twice")
         entries[key] = Reference(kind, key, dict(_FIELD.findall(fields)))
-    if rest := _ENTRY.sub("", text).strip():
+    if rest := re.sub(r"(?m)^%.*$", "", _ENTRY.sub("", text)).strip():
         raise ValueError(f"no BibTeX entry with one field to a line: {rest.splitlines()[0]}")
     return entries
 
