@@ -14,7 +14,7 @@ from floater import PositionModel, Positions, catalogue
 from floater.encodings import AttentionContext, StackSpec, options
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import attend
-from floater.lab.cli.listing import LETTERS, arguments, summary, table
+from floater.lab.cli.listing import LETTERS, PAGE, arguments, columns, summary, table
 
 HERE = Path(__file__).parent
 COUNTED = StackSpec(dim=512, heads=8, layers=6, max_length=512)
@@ -27,12 +27,16 @@ AXES = {
 }
 HEADER = f"""# Catalogue of position encodings
 
-`make docs` writes this page from the code: injection, recurring, unbound and parameters are measured.
-`floater models` prints the same table, `floater models NAME` one entry.
+`make docs` writes this page from the code: injection to kernel and parameters are measured. The properties
+are those by which the survey of [Dufter, Schmitt and Schütze (2022)](https://doi.org/10.1162/coli_a_00445)
+compares encodings; `floater models --survey` shows its Table 1 with the cells that differ and why, `--topics`
+its Table 2. `floater models --format markdown` prints this table, with filters as `--point relative`, and
+`floater models NAME` an entry, with `--bibtex` for its papers.
 
-- extrapolates: exact match in percent on copy and reverse of 17 to 32 symbols after training to 16, from
-  [How far does it go?](far.md#synthetic-tasks); empty for an encoding that its tables do not have.
+- paper, published: the paper, and the month of its preprint or the year.
+- structure, point: the structure of the data, and the reference point of positions.
 - injection: APE changes the embeddings that enter a block, MAM the attention matrix.
+- learnable: has parameters that learn.
 - recurring: acts in every block.
 - unbound: serves four times the training length and distinguishes positions (or distances) there. An encoding
   that clips distances is not unbound: it serves any length, but does not distinguish longer distances.
@@ -67,15 +71,11 @@ on a binary tree whose node i has the children 2i + 1 and 2i + 2.
 def page() -> str:
     """Return the text of catalogue.md."""
     names = list(catalogue())
-    rows = table(names, COUNTED, "markdown")
-    reach = {"name": "extrapolates", "---": "---"} | extrapolation()
-    rows = "\n".join(
-        f"|{name}| {reach.get(name.strip(), '')} |{rest}"
-        for _, name, rest in (line.split("|", 2) for line in rows.splitlines())
-    )
+    rows = table([columns(name, COUNTED) for name in names], PAGE).markdown().rstrip("\n")
     for name in names:
         rows = rows.replace(f"\n| {name} |", f"\n| [{name}](#{name}) |")
-    return HEADER + rows + NOTES + "".join(map(section, names))
+    scores = extrapolation()
+    return HEADER + rows + NOTES + "".join(section(name, scores.get(name, "")) for name in names)
 
 
 def extrapolation() -> dict[str, str]:
@@ -92,8 +92,8 @@ def extrapolation() -> dict[str, str]:
     }
 
 
-def section(name: str) -> str:
-    """Return the part of catalogue.md about one encoding."""
+def section(name: str, scores: str) -> str:
+    """Return the part of catalogue.md about one encoding, with its scores past the training length."""
     card, told = catalogue()[name].card, dict(arguments(name))
     lines = ["", f"## {name}", "", f"{summary(name)} [{card.paper}]({card.link})", "", f"    {card.equation}"]
     lines += ["", f"![{name}](catalogue/{name}.png)", ""]
@@ -109,6 +109,10 @@ def section(name: str) -> str:
     lines += [f"- does not keep {key}: {why}." for key, why in card.exceptions.items()]
     if card.pair_matrix:
         lines.append(f"- keeps a matrix of all pairs in memory: {card.pair_matrix}.")
+    if scores:
+        lines.append(
+            f"- extrapolates: {scores} (exact match in percent, [how measured](far.md#synthetic-tasks))."
+        )
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -204,13 +204,39 @@ def test_evaluating_prints_scores_with_signatures_and_bins(
 
 def test_models_are_listed_with_measured_cells(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
-    rows = {line.split()[0]: line.split()[1:7] for line in capsys.readouterr().out.splitlines()[4:]}
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    rows = {line.split()[0]: line.split()[1:7] for line in lines[5:]}
     assert list(rows) == list(catalogue())
-    assert rows["floater"] == ["absolute", "both", "yes", "yes", "yes", "535,552"]
-    assert rows["sinusoidal"] == ["absolute", "APE", "no", "no", "yes", "0"]
-    assert rows["none"] == ["none", "-", "no", "no", "no", "0"]
-    assert main(["models", "learned", "--dim", "64", "--heads", "2", "--layers", "1"]) == 0
-    assert "32,768" in capsys.readouterr().out
+    assert rows["floater"] == ["2020", "absolute", "both", "yes", "yes", "535,552"]
+    assert rows["sinusoidal"] == ["2017", "absolute", "APE", "no", "yes", "0"]
+    assert rows["none"] == ["2017", "none", "-", "no", "no", "0"]
+    sizes = ["--dim", "64", "--heads", "2", "--layers", "1", "--max-length", "100"]
+    assert main(["models", "learned", *sizes]) == 0
+    assert "6,400 at dim 64" in capsys.readouterr().out
+
+
+def test_models_are_found_by_their_properties(fails: Says, capsys: pytest.CaptureFixture[str]) -> None:
+    def names(*arguments: str) -> set[str]:
+        assert main(["models", "--format", "json", *arguments]) == 0
+        return {row["name"] for row in json.loads(capsys.readouterr().out)}
+
+    some = ("rotary", "alibi", "t5", "xpos", "shaw", "sinusoidal")
+    assert names(*some, "--point", "relative", "--kernel", "sdpa") == {"rotary", "xpos"}
+    assert names(*some, "--injection", "MAM", "--unbound", "--kernel", "flex") == {"alibi"}
+    assert names(*some, "--kernel", "bias", "--no-unbound") == {"t5"}
+    assert names("--structure", "tree") == {"floater_tree", "spr_absolute", "spr_relative", "tree"}
+    assert names("--survey", "--year", "2021", "--no-learnable") == {"rotary", "shortformer"}
+    assert names("t5", "alibi", "t5", "--year", "2021-2022") == {"alibi"}
+    assert fails("models", "--structure", "tree", "--no-learnable", "--year", "2026") == (
+        "no position encoding has all these properties; leave out one of them"
+    )
+
+
+def test_the_columns_of_models_are_chosen(fails: Says, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "t5", "--columns", "name,doi,arxiv,title"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("t5         1910.10683  Exploring the Limits")
+    assert fails("models", "--columns", "tite") == "there is no column 'tite'; did you mean 'title'?"
 
 
 def test_models_are_listed_for_other_programs(capsys: pytest.CaptureFixture[str]) -> None:

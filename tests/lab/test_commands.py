@@ -116,6 +116,7 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
     assert refused(capsys, "--verison") == "floater takes no '--verison'; did you mean --version?"
     assert refused(capsys, "demo", "--steps", "3").endswith("takes no '--steps'; see floater help demo")
     assert "'many' is no whole number" in refused(capsys, "models", "--dim", "many")
+    assert "'21' is no year" in refused(capsys, "models", "--year", "21")
     for number in ("nan", "inf", "high"):
         assert f"'{number}' is no finite number" in refused(capsys, "evaluate", "run", "--threshold", number)
 

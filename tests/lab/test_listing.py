@@ -1,5 +1,6 @@
 """The catalogue's table and its page."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from floater import PositionError, catalogue
 from floater.encodings import StackSpec, options
-from floater.lab.cli.listing import arguments, entry, summary, table
+from floater.errors import DataError
+from floater.lab.cli import main
+from floater.lab.cli.listing import PAGE, arguments, columns, entry, summary, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)
@@ -35,14 +38,22 @@ def test_every_model_has_a_sentence_an_equation_and_explains_its_options(name):
     assert catalogue()[name].card.link in said
 
 
-def test_rows_of_the_table_fit_their_header():
-    lines = table(list(catalogue()), SPEC, "markdown").splitlines()
+def test_the_page_has_the_table_that_the_command_prints(capsys):
+    assert main(["models", "--format", "markdown"]) == 0
+    printed = capsys.readouterr().out
+    page = re.sub(
+        r"(?m)^\| \[(\w+)\]\(#\1\) \|", r"| \1 |", (DOCS / "catalogue.md").read_text(encoding="utf-8")
+    )
+    assert printed in page
+    lines = printed.splitlines()
     assert len(lines) == len(catalogue()) + 2
-    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert {line.count("|") for line in lines} == {len(PAGE) + 1}
 
 
 def test_what_cannot_be_listed_is_named():
     with pytest.raises(PositionError, match="cape: dim is 7; "):
-        table(["none", "cape"], StackSpec(dim=7, heads=1, layers=1, max_length=8))
+        columns("cape", StackSpec(dim=7, heads=1, layers=1, max_length=8))
     with pytest.raises(PositionError, match="did you mean 'tener'"):
         entry("tenor", SPEC)
+    with pytest.raises(DataError, match="no column 'yaer'; did you mean 'year'"):
+        table([columns("none", SPEC)], ["yaer"])

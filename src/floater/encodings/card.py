@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from floater.encodings.bibliography import Reference, lookup, read
+
 Point = Literal["none", "absolute", "relative", "both"]
 Injection = Literal["-", "APE", "MAM", "both"]
+Structure = Literal["sequence", "tree", "graph", "grid"]
 Contract = Literal["shift", "real", "cache", "documents", "causal", "gradients", "rows", "compile"]
 CONTRACT: Mapping[Contract, str] = {
     "shift": "a shift of all positions changes attention, unless the reference point is relative",
@@ -59,6 +62,9 @@ class Card:
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: items of `CONTRACT` that it does not keep, with the reasons.
+        structure: structure of the data whose positions it encodes.
+        also: addresses of other papers that it builds on.
+        bibtex: BibTeX entries of its papers, one field to a line, for an encoding outside of this library.
         pair_matrix: why attention stores a bias that depends on positions alone as a matrix of all pairs, and
             when if not always; empty if it stores none.
     """
@@ -73,6 +79,26 @@ class Card:
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)
     pair_matrix: str = ""
+    structure: Structure = "sequence"
+    also: tuple[str, ...] = ()
+    bibtex: str = ""
+
+    @property
+    def references(self) -> list[Reference]:
+        """Return the papers of the encoding, with title, authors, venue, year, DOI and number on arXiv.
+
+        Raises:
+            ValueError: if `bibtex` is not valid.
+
+        Example:
+            >>> su, = Card("Su et al. 2021", "https://arxiv.org/abs/2104.09864", "relative", "").references
+            >>> su.authors[0], su.year, su.arxiv
+            ('Jianlin Su', '2021', '2104.09864')
+        """
+        if self.bibtex:
+            return list(read(self.bibtex).values())
+        papers = [lookup(self.link, self.paper), *map(lookup, self.also)]
+        return [reference for reference in papers if reference]
 
     @property
     def published(self) -> str:
@@ -85,5 +111,10 @@ class Card:
         preprint = re.fullmatch(r"https://arxiv\.org/abs/(\d\d)(\d\d)\.\d+", self.link)
         if preprint:
             return f"20{preprint[1]}-{preprint[2]}"
+        return self.year
+
+    @property
+    def year(self) -> str:
+        """Return the year of the paper; empty if `paper` has none."""
         year = re.search(r"\d{4}", self.paper)
         return year[0] if year else ""

@@ -6,11 +6,13 @@ import csv
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
 import torch
 
+from floater.encodings.bibliography import read
 from floater.lab.settings import make
 from floater.lab.study import report as reports
 from floater.lab.study import run, summary, tables
@@ -106,17 +108,59 @@ def test_the_tables_agree_with_each_other(finished: Results) -> None:
             for line in scores
             if (line["model"], line["metric"], line["low"]) == (name, "bleu", "80")
         ]
-        assert variant["BLEU 80–99"].startswith(f"{sum(values) / 2:.1f}" if values else "–")
-        assert variant["seeds"] == ("0/2" if name == "broken" else "2/2")
-    assert {variant["BLEU 900–999"] for variant in shown.values()} == {"–"}
+        if values:
+            assert float(variant["BLEU 80–99"]) == pytest.approx(sum(values) / 2)
+            assert float(variant["BLEU 80–99 std"]) == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+        else:
+            assert variant["BLEU 80–99"] == variant["BLEU 80–99 std"] == ""
+        assert variant["seeds"] == ("0" if name == "broken" else "2")
+    assert {variant["BLEU 900–999"] for variant in shown.values()} == {""}
     lines = rows(folder / "trials.csv")
     assert [row["trial"] for row in lines] == [trial.name for trial in finished.grid.trials]
     markdown = (folder / "table.md").read_text(encoding="utf-8")
     for name in shown:
         assert f"\n| {name} | " in markdown
     parameters = {variant["model"]: variant["position parameters"] for variant in rows(folder / "table.csv")}
-    assert parameters["learned-input"] == f"{2 * 1024 * 16:,}"  # a table for the encoder, one for the decoder
-    assert parameters["learned-all"] == f"{(2 + 1) * 1024 * 16:,}"  # of two blocks and of one
+    assert parameters["learned-input"] == str(2 * 1024 * 16)  # a table for the encoder, one for the decoder
+    assert parameters["learned-all"] == str((2 + 1) * 1024 * 16)  # of two blocks and of one
+
+
+def test_it_has_what_a_paper_needs(finished: Results) -> None:
+    folder = Path(finished.settings.folder)
+    figures = {path.name for path in (folder / "figures").iterdir()}
+    assert {"length-lengths.pdf", "learning-loss.svg", "cost-memory_mib.pdf"} <= figures
+    assert {"similarity-learned-all.pdf", "vectors-learned-input.svg"} <= figures
+    for path in (folder / "figures").glob("*.svg"):
+        assert not re.search(r"#0[1-4]0[1-4]0\d|var\(", path.read_text(encoding="utf-8")), "placeholders"
+    latex = (folder / "table.tex").read_text(encoding="utf-8")
+    rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len({line.count("&") for line in rows[: len(finished.grid.variants) + 1]}) == 1
+    assert latex.isascii()
+    assert rows[0].startswith(r"model & BLEU \textless{} 80 & BLEU 80--99")
+    entries = read((folder / "references.bib").read_text(encoding="utf-8"))
+    assert {"devlin2019bert", "vaswani2017attention", "post2018call", "floater"} <= entries.keys()
+    assert "@misc{floater," in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_second_report_says_what_it_replaces(
+    finished: Results, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    moved = replace(finished, settings=replace(finished.settings, folder=str(tmp_path), figures=[]))
+    reports.write_report(moved, "small.yaml")
+    assert "differ" not in caplog.text
+    reports.write_report(moved, "small.yaml")
+    assert "differ" not in caplog.text, "the same report again"
+    (tmp_path / "table.csv").write_text("my notes")
+    reports.write_report(moved, "small.yaml")
+    assert "replaced, as they differ from the earlier report: table.csv\n" in caplog.text
+
+
+def test_the_machine_is_in_the_report(finished: Results, report: Path) -> None:
+    text = report.read_text(encoding="utf-8")
+    hardware = next(outcome.cost["hardware"] for outcome in finished.outcomes if outcome.cost)
+    for name in ("CPU", "cores", "memory", "BLAS"):
+        assert f"<dt>{name}</dt><dd>{escape(str(hardware[name]))}</dd>" in text
 
 
 def test_the_sentences_say_what_is_known(finished: Results) -> None:

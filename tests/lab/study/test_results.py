@@ -127,7 +127,9 @@ def test_the_metric_of_the_settings_is_compared(monkeypatch: pytest.MonkeyPatch)
     chosen = gather(replace(found.settings, metric="accuracy"), found.grid)
     assert {(c.column.metric, chosen.conclusion(c)) for c in chosen.comparisons} == {("accuracy", "better")}
     assert list(tables.others(chosen)) == ["exact match (%)"]
-    with pytest.raises(SettingsError, match="metric is 'loss'; the test sets have: accuracy, exact"):
+    with pytest.raises(
+        SettingsError, match="metric is 'loss', which no test set has; there are: accuracy, exact"
+    ):
         gather(replace(found.settings, metric="loss"), found.grid)
 
 

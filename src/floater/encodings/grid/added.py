@@ -47,6 +47,7 @@ class GridSinusoidal(AddedVectors):
         point="absolute",
         models="ViT-MAE",
         equation="x_t + [sin(c_a w), cos(c_a w)] of every coordinate c_a, in a part of the components",
+        structure="grid",
     )
 
     def __init__(self, spec: StackSpec, *, axes: int = 2, blocks: str | list[int] = "input") -> None:
@@ -94,6 +95,7 @@ class GridLearned(AddedVectors):
         point="absolute",
         equation="x_t + [e_a(c_a)] of every coordinate c_a, in a part of the components",
         parameters="t_max * d",
+        structure="grid",
     )
     bounded = True
 
@@ -164,6 +166,7 @@ class GridFloater(AddedVectors):
         point="absolute",
         equation="x_t + sum_a p_a(c_a), dp_a/dc = h_a(c, p_a), c the coordinates",
         parameters="axes * (2 * d * (d + 2) + l * d)",
+        structure="grid",
     )
 
     def __init__(

@@ -41,6 +41,8 @@ class GridALiBi(PositionBias):
         models="CROMA",
         equation="q_t k_s / sqrt(d_h) - m |c_s - c_t|, m = 2^{-8 i / h}, c the coordinates",
         pair_matrix="the distance of two patches is no function of a difference of positions in the row",
+        structure="grid",
+        also=("https://arxiv.org/abs/2108.12409",),
     )
     derives_positions = True
 

@@ -53,6 +53,7 @@ class LieRE(Precise):
         point="relative",
         equation="(exp(sum_a c_a A_a) q_t)^T exp(sum_a c_a A_a) k_s, A_a learned and skew, c the coordinates",
         parameters="l * axes * d * (d // h - 1) // 2",
+        structure="grid",
     )
 
     stage = Stage.ROTATE

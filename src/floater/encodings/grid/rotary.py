@@ -84,6 +84,7 @@ class AxialRotary(GridRotary):
         point="relative",
         models="Qwen2-VL (images)",
         equation="rotary, pair j of axis a by c_a / 100^{j / n}, c the coordinates, n pairs for an axis",
+        structure="grid",
     )
 
     def __init__(
@@ -130,6 +131,7 @@ class MixedRotary(Precise, GridRotary):
         models="RoPE-ViT",
         equation="rotary, pair j by w_{j1} y + w_{j2} x, w learned",
         parameters="l * d",
+        structure="grid",
     )
 
     def __init__(self, spec: StackSpec, *, pairs: str = "interleaved", base: float = 10.0) -> None:
@@ -187,6 +189,7 @@ class MRope(GridRotary):
         point="relative",
         models="Qwen2-VL, Qwen2.5-VL, Qwen3-VL",
         equation="rotary, pair i by c_{a(i)} / 10000^{2i/d_h}, a(i) one of time, height, width",
+        structure="grid",
     )
 
     def __init__(

@@ -76,6 +76,7 @@ class FloaterRotary(Precise):
         point="relative",
         equation="q_t^T exp((s-t) A) k_s; dp/dt = A p, A = S - S^T = Q B Q^T, B of blocks [[0, -w], [w, 0]]",
         parameters="l * d // 2",
+        also=("https://arxiv.org/abs/2104.09864",),
     )
 
     stage = Stage.ROTATE

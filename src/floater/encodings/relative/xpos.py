@@ -1,4 +1,4 @@
-"""A Length-Extrapolatable Transformer: rotary positions whose products decay (Sun et al. 2022, section 2)."""
+"""A Length-Extrapolatable Transformer: rotary positions whose products decay (Sun et al. 2023, section 2)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class XPos(PositionModel):
     """
 
     card = Card(
-        paper="Sun et al. 2022",
+        paper="Sun et al. 2023",
         link="https://arxiv.org/abs/2212.10554",
         point="relative",
         equation="sum_i zeta_i^{(t-s)/512} Re(q_i k_i* exp(i (t-s) w_i)), s <= t, zeta_i = (2i/d_h + .4)/1.4",

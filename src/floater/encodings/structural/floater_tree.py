@@ -73,6 +73,7 @@ class FloaterTree(FloaterRelative, Structured):
         parameters=FloaterRelative.card.parameters,
         exceptions=WHOLE,
         pair_matrix="distances in a tree are a table of pairs",
+        structure="tree",
     )
     sites = ("self",)
     needs = "tree"

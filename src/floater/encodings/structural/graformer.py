@@ -57,6 +57,7 @@ class Graformer(Structured, PositionBias):
         survey=SurveyRow("MAM", recurring=True, parameters="2 * (D_max + 1) * h"),
         exceptions=WHOLE,
         pair_matrix="paths between nodes are a table of pairs",
+        structure="graph",
     )
     needs = "graph"
 

@@ -56,6 +56,7 @@ class GraphBert(Structured, AddedVectors):
         equation="x_t + p_{WL(t)} + p_{rank(t)} + p_{d(0,t)}, p sinusoidal",
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
         exceptions=WHOLE,
+        structure="graph",
     )
     needs = "graph"
 

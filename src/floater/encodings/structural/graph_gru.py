@@ -62,6 +62,7 @@ class GraphGRU(Structured):
             },
         ),
         exceptions=WHOLE,
+        structure="graph",
     )
     needs = "graph"
 

@@ -52,6 +52,7 @@ class Graphormer(Structured, PositionBias):
         parameters="2 * (degrees + 1) * d + (t_max + 2 + labels) * h + hops * h * h",
         exceptions=WHOLE,
         pair_matrix="paths between nodes are a table of pairs",
+        structure="graph",
     )
     needs = "graph"
 

@@ -63,6 +63,7 @@ class Laplacian(Structured):
             },
         ),
         exceptions=WHOLE,
+        structure="graph",
     )
     needs = "graph"
 

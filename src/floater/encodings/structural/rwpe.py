@@ -39,6 +39,7 @@ class RandomWalk(Structured):
         equation="x_t + C r_t + c, r_{t,k} = ((D^{-1} A)^k)_{tt}, k = 1 ... steps",
         parameters="steps * d + d",
         exceptions=WHOLE,
+        structure="graph",
     )
     needs = "graph"
 

@@ -51,6 +51,7 @@ class SPRAbsolute(Structured, AddedVectors):
         equation="x_t + p_{abs(t)}, abs(t) = d_tree(t, ROOT), p sinusoidal",
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
         exceptions=WHOLE,
+        structure="tree",
     )
     needs = "tree"
 
@@ -117,6 +118,7 @@ class SPRRelative(Structured):
         parameters="2 * (2 * t_max + 1) * d",
         survey=SurveyRow("MAM", parameters="2 * (2 * t_max + 1) * d"),
         exceptions=WHOLE,
+        structure="tree",
     )
     needs = "tree"
     keys: nn.Parameter

@@ -65,6 +65,7 @@ class Structural(Structured):
             differs={"parameters": "W^r and W^f are those of one block; the symbols' vectors count too"},
         ),
         exceptions=WHOLE,
+        structure="graph",
     )
     needs = "graph"
 

@@ -62,6 +62,7 @@ class Tree(Structured, AddedVectors):
             differs={"parameters": "each step takes as many dimensions as there are branches"},
         ),
         exceptions=WHOLE,
+        structure="tree",
     )
     needs = "tree"
     weight: nn.Parameter

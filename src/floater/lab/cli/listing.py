@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import inspect
-import io
-import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from floater.encodings import PositionError, StackSpec, catalogue, options
+from floater.encodings.bibliography import Reference
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import count, measure
+from floater.errors import DataError, nearest
+from floater.lab.table import Cell, Table
 
 LETTERS = "d is dim, h heads, l layers, t_max the training length"
+
+
+TEXT = (
+    *("name", "year", "point", "injection", "recurring", "unbound", "parameters"),
+    *("paper", "learnable", "kernel"),
+)
+PAGE = (
+    *("name", "paper", "published", "structure", "point", "injection", "learnable", "recurring", "unbound"),
+    *("kernel", "cache", "models", "formula", "parameters"),
+)
+"""Columns of the table as text, of which those are shown that fit, and in Markdown and LaTeX."""
 
 
 def columns(name: str, spec: StackSpec) -> dict[str, Any]:
@@ -44,6 +55,8 @@ def columns(name: str, spec: StackSpec) -> dict[str, Any]:
         "paper": card.paper,
         "link": card.link,
         "published": card.published,
+        "year": card.year,
+        "structure": card.structure,
         "point": card.point,
         "injection": measured.injection,
         "learnable": measured.learnable,
@@ -57,59 +70,47 @@ def columns(name: str, spec: StackSpec) -> dict[str, Any]:
         "models": card.models,
         "options": ", ".join(f"{option}={value!r}" for option, value in defaults.items()),
         "summary": summary(name),
+        **_reference(card.references[0] if card.references else None),
     }
 
 
-def table(names: Sequence[str], spec: StackSpec, form: str = "text") -> str:
+def _reference(reference: Reference | None) -> dict[str, str]:
+    """Return the columns of a paper; empty without one."""
+    fields = ("key", "title", "venue", "doi", "arxiv")
+    authors = {"authors": ", ".join(reference.authors) if reference else ""}
+    return authors | {field: getattr(reference, field, "") for field in fields}
+
+
+def table(rows: Sequence[Mapping[str, Any]], shown: Sequence[str] | None = None) -> Table:
     """Return the table of some position models.
 
     Args:
-        names: names of position models.
-        spec: the sizes at which to count parameters.
-        form: "text", "markdown", "csv" or "json".
+        rows: the `columns` of each.
+        shown: names of the columns to show; by default all.
 
     Raises:
-        PositionError: if a name is unknown, or a model refuses the sizes.
+        DataError: if there is no such column.
 
     Example:
-        >>> print(table(["none"], StackSpec(dim=512, heads=8, layers=6, max_length=512), "markdown"))
-        | name | paper | published | point | injection | learnable | recurring | unbound | kernel | cache |...
-        |---|---|---|---|---|---|---|---|---|---|---|---|---:|
-        | none | [Vaswani et al. 2017](https://arxiv.org/abs/1706.03762) | 2017-06 | none | - | no | no |...
+        >>> rows = [columns("none", StackSpec(dim=512, heads=8, layers=6, max_length=512))]
+        >>> print(table(rows, ["name", "paper", "unbound"]).text())
+        name  paper                unbound
+        none  Vaswani et al. 2017  no
     """
-    rows = [columns(name, spec) for name in names]
-    if form == "json":
-        return json.dumps(rows, indent=1, ensure_ascii=False)
-    if form == "csv":
-        file = io.StringIO()
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
-        return file.getvalue().rstrip("\n")
-    shown = ["name", "point", "injection", "learnable", "recurring", "unbound", "parameters", "paper"]
-    if form == "markdown":
-        shown = ["name", "paper", "published", *shown[1:-2], "kernel", "cache", "models", "formula"]
-        shown += ["parameters"]
-        for row in rows:
-            row["paper"] = f"[{row['paper']}]({row['link']})"
-            row["formula"] = f"`{row['formula']}`"
-    lines = [shown, *([_text(row[column]) for column in shown] for row in rows)]
-    if form == "markdown":
-        lines.insert(1, [*["---"] * (len(shown) - 1), "---:"])
-        return (
-            "\n".join(f"| {' | '.join(line)} |" for line in lines)
-            .replace("| --- ", "|---")
-            .replace("| ---: |", "|---:|")
-        )
-    widths = [max(len(line[i]) for line in lines) for i in range(len(shown))]
-    number = shown.index("parameters")
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if i == number else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    shown = list(rows[0]) if shown is None else list(shown)
+    for name in shown:
+        if name not in rows[0]:
+            raise DataError(f"there is no column '{name}'; {nearest(name, rows[0])}")
+    align = "".join("r" if name == "parameters" else "l" for name in shown)
+    return Table(shown, [[cell(row, name) for name in shown] for row in rows], align)
+
+
+def cell(row: Mapping[str, Any], name: str) -> Cell:
+    """Return the cell of a column of `columns`."""
+    value = row[name]
+    if name == "paper":
+        return Cell(value, link=row["link"], tex=rf"\citet{{{row['key']}}}" if row["key"] else "")
+    return Cell(_text(value), "code" if name == "formula" else "", {"": value})
 
 
 def entry(name: str, spec: StackSpec, width: int = 110) -> str:
@@ -136,7 +137,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         number += f"; {starts:,} of them in start vectors, {row['parameters'] - starts:,} in the rest"
     facts = {
         "equation": card.equation,
-        **{key: _text(row[key]) for key in ("published", "point", "injection", "learnable")},
+        **{key: _text(row[key]) for key in ("published", "structure", "point", "injection", "learnable")},
         **{key: _text(row[key]) for key in ("recurring", "unbound", "kernel", "cache")},
         **({"models": card.models} if card.models else {}),
         "parameters": number if row["formula"] == "0" else f"{row['formula']} = {number}",
@@ -159,7 +160,9 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         ("Does not keep", exceptions),
         ("Keeps in memory", {"matrix of all pairs": card.pair_matrix} if card.pair_matrix else {}),
     ]
-    lines = [f"{name}: {row['paper']}, {row['link']}", *textwrap.wrap(row["summary"], width)]
+    lines = [f"{name}: {row['paper']}, {row['link']}"]
+    lines += textwrap.wrap(f"“{row['title']}”, {row['venue'] or 'preprint'}", width) if row["title"] else []
+    lines += ["", *textwrap.wrap(row["summary"], width)]
     for title, pairs in parts:
         if pairs:
             left = max(map(len, pairs)) + 2
@@ -198,9 +201,7 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
         yield key, " ".join(text.split())
 
 
-def _plain(value: Any) -> Any:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
-
-
 def _text(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(_plain(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)

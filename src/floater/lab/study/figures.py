@@ -9,6 +9,8 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -94,6 +96,46 @@ def svg(figure: Figure, name: str, description: str) -> str:
     text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
     label = html.escape(" ".join(description.split()), quote=True)
     return slim(text).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure for a paper as PDF and as SVG, in the light colours of the page.
+
+    Args:
+        figure: the figure, made while `themed`; its colours are changed.
+        path: path of the files without a suffix.
+    """
+    import matplotlib
+
+    _recolour(figure)
+    figure.set_layout_engine("none")  # that of the page is kept
+    style = {"svg.fonttype": "path", "pdf.fonttype": 42, "svg.hashsalt": path.name}
+    with themed(), matplotlib.rc_context(style):
+        for suffix in (".pdf", ".svg"):  # without their dates, equal figures are equal files
+            undated = {"CreationDate": None} if suffix == ".pdf" else {"Date": None}
+            figure.savefig(path.with_suffix(suffix), metadata=undated)
+
+
+def _recolour(figure: Figure) -> None:
+    """Replace the placeholders of the page's colours by its light colours."""
+    from matplotlib.colors import to_hex, to_rgb, to_rgba_array
+
+    template = files("floater.lab.study").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    light = dict(re.findall(r"(--[\w-]+): (#\w{6})", template[: template.index("@media")]))
+    colours = {colour: to_rgb(light[name]) for colour, name in _VARIABLES.items()}
+    for axes in figure.axes:  # also of ticks that are made as they are drawn
+        axes.tick_params(which="both", colors=colours[_INK], grid_color=colours[_GRID])
+    artists = figure.findobj()
+    arrows = [arrow for artist in artists if (arrow := getattr(artist, "arrow_patch", None))]
+    for artist in [*artists, *arrows]:
+        for name in ("color", "facecolor", "edgecolor", "markerfacecolor", "markeredgecolor"):
+            get, change = (getattr(artist, f"{verb}_{name}", None) for verb in ("get", "set"))
+            if get is None or change is None:
+                continue
+            rows = to_rgba_array(get())
+            new = [[*colours.get(to_hex(row), row[:3]), row[3]] for row in rows]
+            if not np.array_equal(rows, np.reshape(new, rows.shape)):
+                change(new if len(new) > 1 else new[0])
 
 
 def drawn(results: Results) -> list[Variant]:

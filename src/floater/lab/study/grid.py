@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 from floater.encodings import PositionError, options
 from floater.encodings.composed.parts import resolved
-from floater.errors import DataError
+from floater.errors import DataError, nearest
 from floater.lab.settings import SettingsError, dump, make
 from floater.lab.study import short_to_long
 from floater.lab.study.analyses import KINDS, load_subject
@@ -155,7 +155,9 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     if settings.metric is not None:
         judged = [name for name, metric in METRICS.items() if metric.greater is not None]
         if settings.metric not in judged:
-            raise SettingsError(f"{origin}: metric is {settings.metric!r}; there are: {', '.join(judged)}")
+            raise SettingsError(
+                f"{origin}: metric is {settings.metric!r}; {nearest(settings.metric, judged)}"
+            )
         if not (settings.tests or settings.short_to_long.enabled):
             raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")
     for name, source in settings.checkpoints.items():

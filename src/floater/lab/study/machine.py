@@ -1,8 +1,11 @@
-"""Cores and memory available to this process, within the limits of its control groups."""
+"""The machine of this process: its hardware, and the cores and memory within its control groups' limits."""
 
 from __future__ import annotations
 
+import platform
+import re
 from pathlib import Path
+from typing import Any
 
 import joblib
 import psutil
@@ -48,3 +51,27 @@ def available_memory(
                 text = (folder / file).read_text(encoding="utf-8").strip()
                 limits += [int(text)] if text.isdecimal() else []  # "max" is none
     return float(min(limits) / GIB)
+
+
+def hardware(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+    """Return the model of the CPU, the cores and the memory available, the GPU, and PyTorch's BLAS.
+
+    Args:
+        cpuinfo: file with the models of the processors, on Linux.
+
+    Example:
+        >>> sorted(hardware())
+        ['BLAS', 'CPU', 'GPU', 'cores', 'memory']
+    """
+    import torch
+
+    text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {
+        "CPU": model[1] if model else platform.processor() or platform.machine(),
+        "cores": available_cores(),
+        "memory": f"{available_memory():.1f} GiB",
+        "GPU": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "BLAS": blas[1] if blas else None,
+    }

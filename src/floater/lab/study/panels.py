@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from floater.errors import DataError
 from floater.flow import FlowError
 from floater.lab.study import analyses, figures
 from floater.lab.study.results import Column, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _UNAVAILABLE = (DataError, PositionError, FlowError)
 
@@ -23,13 +26,32 @@ class Panel:
 
     Args:
         title: title above it.
-        svg: the figure.
+        svg: the figure, for a page.
         caption: caption below it.
+        name: name of its files.
+        figure: the figure itself.
     """
 
     title: str
     svg: str
     caption: str = ""
+    name: str = ""
+    figure: Figure | None = None
+
+
+@dataclass(frozen=True)
+class Charts:
+    """The figures of scores of a report.
+
+    Args:
+        lengths: scores by length, and losses by position.
+        learning: curves of the training.
+        costs: a score against speed and memory.
+    """
+
+    lengths: list[Panel]
+    learning: list[Panel]
+    costs: list[Panel]
 
 
 @dataclass(frozen=True)
@@ -45,6 +67,12 @@ class Section:
     title: str
     panels: list[Panel]
     missing: list[str]
+
+
+def charts(results: Results) -> Charts:
+    """Return the figures of scores."""
+    with figures.themed():
+        return Charts([*lengths(results)], [*learning(results)], [*costs(results)])
 
 
 def lengths(results: Results) -> Iterator[Panel]:
@@ -149,7 +177,7 @@ def section(kind: str, plots: Mapping[str, analyses.Plot], missing: list[str]) -
                 axes.set_title("")
         plot.figure.suptitle("")
         svg = figures.svg(plot.figure, f"{kind}-{name}", f"{plot.title}. {plot.text}")
-        panels.append(Panel(name, svg, plot.text))
+        panels.append(Panel(name, svg, plot.text, f"{kind}-{name}", plot.figure))
     return Section(heading(analyses.KINDS[kind].help), panels, missing)
 
 
@@ -174,4 +202,4 @@ def _panel(
 ) -> Panel:
     variants = ", ".join(variant.name for variant in figures.drawn(results))
     description = f"{title}, for {variants}." + " The tables have the numbers." * tabled
-    return Panel(title, figures.svg(figure, name, description), caption)
+    return Panel(title, figures.svg(figure, name, description), caption, name, figure)

@@ -6,11 +6,13 @@ import logging
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floater.encodings import catalogue
+from floater.lab.citations import citation
 from floater.lab.settings import dump
 from floater.lab.study import figures, panels, short_to_long, summary, tables
 from floater.lab.study.results import Results
@@ -20,34 +22,53 @@ from floater.lab.training.files import write_whole
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-REPORT = "report.html"
+REPORT, FIGURES = "report.html", "figures"
 logger = logging.getLogger(__name__)
 
 
 def write_report(results: Results, origin: str) -> Path:
-    """Write the report of a study into its folder.
+    """Write the report of a study into its folder, with its tables, figures and references for a paper.
+
+    A file of an earlier report that says something else is replaced, and a message names it.
 
     Args:
         results: the study's results.
         origin: arguments of `floater study`, for the command that repeats it.
 
     Returns:
-        The report; the same folder has `table.md`, `table.csv`, `trials.csv`, `scores.csv` and
-        `comparisons.csv`.
+        The report; beside it are `table.md`, `table.csv`, `table.tex` (LaTeX with booktabs), `trials.csv`,
+        `scores.csv`, `comparisons.csv`, `references.bib`, and `figures/` with each figure as PDF and SVG.
     """
     folder = Path(results.settings.folder)
+    texts = {"references.bib": _citation(results) + "\n"}
     if results.outcomes:
-        write_whole(folder / "table.md", _markdown(results))
-        write_whole(folder / "table.csv", tables.scores(results).csv())
-        write_whole(folder / "trials.csv", tables.trials(results).csv())
-        write_whole(folder / "scores.csv", tables.scores_csv(results))
-        write_whole(folder / "comparisons.csv", tables.comparisons_csv(results))
+        texts |= {
+            "table.md": _markdown(results),
+            "table.csv": tables.scores(results).csv(),
+            "table.tex": _latex(results),
+            "trials.csv": tables.trials(results).csv(),
+            "scores.csv": tables.scores_csv(results),
+            "comparisons.csv": tables.comparisons_csv(results),
+        }
+    charts = panels.charts(results)
     with figures.themed():
         sections = list(panels.positions(results))
-    text = page(results, origin, sections, _versions(results), dump(results.settings))
-    write_whole(folder / REPORT, text)
+    texts[REPORT] = page(results, origin, sections, _versions(results), dump(results.settings), charts)
+    changed = [name for name, text in texts.items() if _differs(folder / name, text)]
+    for name, text in texts.items():
+        write_whole(folder / name, text)
+    (folder / FIGURES).mkdir(exist_ok=True)
+    for panel in [*charts.lengths, *charts.learning, *charts.costs, *(p for s in sections for p in s.panels)]:
+        figures.save(panel.figure, folder / FIGURES / panel.name)
+    if changed:
+        logger.info("replaced, as they differ from the earlier report: %s", ", ".join(changed))
     logger.info("report: %s", folder / REPORT)
     return folder / REPORT
+
+
+def _differs(file: Path, text: str) -> bool:
+    """Return whether a file exists and has another text."""
+    return file.is_file() and file.read_text(encoding="utf-8") != text
 
 
 def page(
@@ -56,6 +77,7 @@ def page(
     positions: list[panels.Section],
     versions: Mapping[str, list[str]],
     configuration: str,
+    charts: panels.Charts | None = None,
 ) -> str:
     """Return the report as HTML.
 
@@ -65,10 +87,12 @@ def page(
         positions: the figures of positions.
         versions: versions of the packages that the trials ran with, and the machine, by name.
         configuration: the study's configuration, as text.
+        charts: the figures of scores; by default they are drawn.
     """
     from jinja2 import Environment, StrictUndefined
 
     scores = tables.scores(results)
+    charts = panels.charts(results) if charts is None else charts
     with figures.themed():
         values: dict[str, Any] = {
             "settings": results.settings,
@@ -84,9 +108,9 @@ def page(
             "compared": tables.compared(results) if results.comparisons else None,
             "trials": tables.trials(results),
             "drawn": figures.drawn(results),
-            "lengths": list(panels.lengths(results)),
-            "learning": list(panels.learning(results)),
-            "costs": list(panels.costs(results)),
+            "lengths": charts.lengths,
+            "learning": charts.learning,
+            "costs": charts.costs,
             "positions": positions,
             "notes": list(_notes(results)),
             "equations": _equations(results),
@@ -95,6 +119,7 @@ def page(
             "versions": versions,
             "signatures": _signatures(results),
             "configuration": configuration,
+            "citation": _citation(results),
         }
     template = files("floater.lab.study").joinpath("report.html.jinja").read_text(encoding="utf-8")
     environment = Environment(
@@ -155,10 +180,29 @@ def _versions(results: Results) -> dict[str, list[str]]:
     versions: dict[str, list[str]] = {}
     for cost in [outcome.cost for outcome in results.outcomes if outcome.cost] or [software()]:
         machine = {name: cost.get(name) for name in ("device", "threads", "python")}
+        machine |= cost.get("hardware", {})
         for name, value in (machine | cost.get("versions", {}) | {"commit": cost.get("commit")}).items():
             if value is not None and str(value) not in versions.setdefault(name, []):
                 versions[name].append(str(value))
     return versions
+
+
+def _citation(results: Results) -> str:
+    """Return the BibTeX entries of the encodings, the data sets and the software of a study."""
+    settings = results.settings
+    prepared = {"data": None} if settings.short_to_long.enabled else {}  # of files that the study names
+    trials = [asdict(trial.settings) | prepared for trial in results.grid.trials]
+    return citation([asdict(settings) | {"models": None}, *trials])
+
+
+def _latex(results: Results) -> str:
+    """Return the tables of scores in LaTeX, each in a float with its caption."""
+    settings = results.settings
+    captions = [f"{settings.title}. Means over the seeds, with their standard deviation; the best are bold."]
+    parts = [tables.scores(results), *tables.others(results).values()]
+    captions += [f"{settings.title}: {label}." for label in tables.others(results)]
+    texts = [table.latex(caption) for table, caption in zip(parts, captions, strict=True)]
+    return "% needs \\usepackage{booktabs}, and longtable for more than 40 rows\n" + "\n".join(texts)
 
 
 def _markdown(results: Results) -> str:

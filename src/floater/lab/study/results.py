@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from floater.errors import nearest
 from floater.lab.settings import SettingsError
 from floater.lab.study import short_to_long
 from floater.lab.study.grid import COST, Grid, Trial, Variant
@@ -438,7 +439,8 @@ def gather(settings: StudySettings, grid: Grid) -> Results:
     available = {name for metrics in results.metrics.values() for name in metrics}
     if available and settings.metric is not None and settings.metric not in available:
         raise SettingsError(
-            f"metric is {settings.metric!r}; the test sets have: {', '.join(sorted(available))}"
+            f"metric is {settings.metric!r}, which no test set has; "
+            f"{nearest(settings.metric, sorted(available))}"
         )
     return results
 

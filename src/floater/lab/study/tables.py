@@ -1,12 +1,8 @@
-"""The tables of a study, for a page, as Markdown and as CSV."""
+"""The tables of a study."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,76 +10,12 @@ import numpy as np
 from floater.lab.study.figures import spent
 from floater.lab.study.grid import Variant
 from floater.lab.study.results import Column, Comparison, Results, Value
+from floater.lab.table import Cell, Table, as_csv
 
 MARKS = {"better": "▲", "worse": "▼", "not significant": "", "not tested": ""}
 EMPTY = "–"
 PERCENT = ("bleu", "chrf", "tokenised_bleu", "accuracy", "exact", "tokens")
 """Metrics from 0 to 100, shown to a tenth."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell of a table.
-
-    Args:
-        text: displayed text.
-        kind: classes of its style, separated by spaces, of "better", "worse", "best" and "failed".
-    """
-
-    text: str
-    kind: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Args:
-        head: names of the columns; the first column names the rows.
-        rows: the rows, each with a cell per column.
-    """
-
-    head: list[str]
-    rows: list[list[Cell]]
-
-    def markdown(self) -> str:
-        """Return the table as Markdown; numbers are aligned right.
-
-        Example:
-            >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).markdown(), end="")
-            | model | BLEU |
-            |---|---:|
-            | none | 1.0 |
-        """
-        lines = [self.head, *([cell.text.replace("|", r"\|") for cell in row] for row in self.rows)]
-        bars = ["| " + " | ".join(line) + " |" for line in lines]
-        bars.insert(1, "|---" + "|---:" * (len(self.head) - 1) + "|")
-        return "\n".join(bars) + "\n"
-
-    def text(self) -> str:
-        """Return the table as aligned text; numbers are aligned right.
-
-        Example:
-            >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).text())
-            model  BLEU
-            none    1.0
-        """
-        lines = [self.head, *([cell.text for cell in row] for row in self.rows)]
-        first, *others = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join([line[0].ljust(first), *map(str.rjust, line[1:], others)]).rstrip() for line in lines
-        )
-
-    def csv(self) -> str:
-        """Return the table as CSV."""
-        return as_csv([self.head, *([cell.text for cell in row] for row in self.rows)])
-
-
-def as_csv(lines: Iterable[Iterable[object]]) -> str:
-    """Return lines of values as CSV; None becomes an empty value."""
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(["" if v is None else v for v in line] for line in lines)
-    return file.getvalue()
 
 
 def scores(results: Results) -> Table:
@@ -98,13 +30,13 @@ def scores(results: Results) -> Table:
         line = [
             Cell(variant.name),
             *(_score(results, variant, column, variant in best[column]) for column in columns),
-            Cell(_number(first.get("position_parameters"))),
-            Cell(_number(first.get("parameters"))),
+            *(_number(first.get(key)) for key in ("position_parameters", "parameters")),
             Cell(
-                f"{sum(o.status == 'finished' for o in outcomes)}/{len(variant.seeds)}",
+                f"{(finished := sum(o.status == 'finished' for o in outcomes))}/{len(variant.seeds)}",
                 "failed" * any(o.status == "failed" for o in outcomes),
+                {"": finished},
             ),
-            *(Cell(_spent(results, variant, key)) for key in ("tokens_per_second", "memory_mib", "minutes")),
+            *(_spent(results, variant, key) for key in ("tokens_per_second", "memory_mib", "minutes")),
         ]
         table.append(line)
     head = ["model", *(column.label for column in columns), "position parameters", "parameters"]
@@ -195,11 +127,11 @@ def trials(results: Results) -> Table:
                     "failed" * bool(failed),
                 ),
                 *(
-                    Cell(EMPTY if score is None else digits(score, column))
+                    Cell(EMPTY if score is None else digits(score, column), values={"": score})
                     for score, column in zip(scores, columns, strict=True)
                 ),
-                *(Cell(_number(spent(outcome, key))) for key in ("tokens_per_second", "memory_mib")),
-                Cell(EMPTY if spent(outcome, "minutes") is None else f"{spent(outcome, 'minutes'):.1f}"),
+                *(_number(spent(outcome, key)) for key in ("tokens_per_second", "memory_mib")),
+                _number(spent(outcome, "minutes"), 1),
             ]
         )
     return Table(
@@ -273,11 +205,15 @@ def spread(value: Value, column: Column) -> str:
 def _score(results: Results, variant: Variant, column: Column, best: bool) -> Cell:
     value = results.value(variant, column)
     if value is None:
-        return Cell(EMPTY)
+        return Cell(EMPTY, values={"": None})
     comparison = results.compared(variant, column)
     conclusion = results.conclusion(comparison) if comparison else "not tested"
     text = f"{spread(value, column)} {MARKS[conclusion]}".strip()
-    return Cell(text, " ".join([*(["best"] if best else []), *([conclusion] if MARKS[conclusion] else [])]))
+    kinds = [*(["best"] if best else []), *([conclusion] if MARKS[conclusion] else [])]
+    numbers = {"": value.mean, "std": value.spread, "seeds": len(value.scores)}
+    if results.baseline and len(results.grid.variants) > 1:
+        numbers[f"against {results.baseline.name}"] = conclusion if comparison else None
+    return Cell(text, " ".join(kinds), numbers)
 
 
 def digits(value: float, column: Column) -> str:
@@ -291,15 +227,15 @@ def _probability(p: float | None) -> str:
     return "< 0.0001" if p < 5e-5 else f"{p:.4f}"
 
 
-def _number(value: float | None) -> str:
-    return EMPTY if value is None else f"{value:,.0f}"
+def _number(value: float | None, decimals: int = 0) -> Cell:
+    return Cell(EMPTY if value is None else f"{value:,.{decimals}f}", values={"": value})
 
 
-def _spent(results: Results, variant: Variant, key: str) -> str:
+def _spent(results: Results, variant: Variant, key: str) -> Cell:
     """Return the median over the seeds; for minutes the minimum, since other work only adds to them."""
     amounts = [
         value for outcome in results.outcomes_of(variant) if (value := spent(outcome, key)) is not None
     ]
     if not amounts:
-        return EMPTY
-    return f"{min(amounts):.1f}" if key == "minutes" else _number(float(np.median(amounts)))
+        return _number(None)
+    return _number(min(amounts), 1) if key == "minutes" else _number(float(np.median(amounts)))

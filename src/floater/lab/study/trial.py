@@ -22,6 +22,7 @@ from floater.errors import DataError, first_line
 from floater.lab.interruption import Interrupted, raising
 from floater.lab.settings import read as read_yaml
 from floater.lab.study.grid import COST, PLAN, TRIALS
+from floater.lab.study.machine import hardware
 from floater.lab.study.progress import entries
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement
@@ -183,12 +184,13 @@ def _cost(run: Path) -> dict[str, Any]:
     positions = {
         p for model in position_models(load_subject(run / MODEL).model).values() for p in model.parameters()
     }
-    on_gpu = torch.cuda.is_available()
+    machine = hardware()
     return {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
         "position_parameters": sum(parameter.numel() for parameter in positions),
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
-        "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
+        "device": machine["GPU"] or machine["CPU"],
+        "hardware": machine,
         "threads": torch.get_num_threads(),
         "files": digests(_weights(run)),
         **software(),

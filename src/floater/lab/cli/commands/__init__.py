@@ -8,6 +8,7 @@ A module imports what is slow (torch, Transformers, YAML) within `run`, so that 
 """
 
 from floater.lab.cli.commands import (
+    cite,
     completion,
     configs,
     data,
@@ -26,7 +27,22 @@ from floater.lab.cli.commands import (
 )
 
 COMMANDS = (
-    *(train, translate, evaluate, predict, extend, glue, models, plot, study, data, demo, configs, init),
+    *(
+        train,
+        translate,
+        evaluate,
+        predict,
+        extend,
+        glue,
+        models,
+        plot,
+        study,
+        cite,
+        data,
+        demo,
+        configs,
+        init,
+    ),
     *(completion, help),
 )
 """The modules of the commands, in the order of the help."""

@@ -1,44 +1,144 @@
-"""List the position encodings, or describe one."""
+"""List the position encodings, by their properties, or describe some."""
 
 from __future__ import annotations
 
 import argparse
+import re
+from typing import TYPE_CHECKING, Any
 
+from floater.errors import DataError
 from floater.lab.cli.arguments import whole
 from floater.lab.cli.config_file import width
 
-FORMATS = ("text", "markdown", "csv", "json")
+if TYPE_CHECKING:
+    from floater.encodings import Card
+
+FORMATS = ("text", "markdown", "csv", "json", "latex")
+POINTS = ("none", "absolute", "relative", "both")
+INJECTIONS = ("-", "APE", "MAM", "both")
+STRUCTURES = ("sequence", "tree", "graph", "grid")
+KERNELS = {
+    "sdpa": ("SDPA",),
+    "bias": ("SDPA, bias", "SDPA, bias; flex"),
+    "flex": ("SDPA, bias; flex",),
+    "own": ("own",),
+}
+PROPERTIES = {
+    "learnable": "has parameters that learn",
+    "recurring": "acts in every block",
+    "unbound": "distinguishes positions past the training length",
+}
+EPILOG = """
+examples:
+  floater models --point relative --unbound --kernel flex
+  floater models alibi rotary t5 --bibtex
+  floater models --survey --format latex > table.tex
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog, parser.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
+    parser.add_argument("names", metavar="NAME", help="describe these: equation, options, limits", nargs="*")
+    parser.add_argument("--format", choices=FORMATS, help="format of the list (default: text)")
     parser.add_argument(
-        "name", metavar="NAME", help="describe this one: equation, options, limits", nargs="?"
+        "--columns", metavar="A,B", help="columns of the list, of those that --format json shows"
     )
+    view = parser.add_mutually_exclusive_group()
+    view.add_argument(
+        "--survey",
+        action="store_true",
+        help="Table 1 of Dufter et al. 2022: its cells, the measured ones, and why they differ",
+    )
+    view.add_argument(
+        "--topics", action="store_true", help="its Table 2: papers by topic and reference point"
+    )
+    view.add_argument("--bibtex", action="store_true", help="print the BibTeX entries of the papers")
+    for name, kinds, help in (
+        ("point", POINTS, "reference point"),
+        ("injection", INJECTIONS, "what it changes: embeddings (APE), attention (MAM)"),
+        ("structure", STRUCTURES, "structure of the data"),
+    ):
+        parser.add_argument(f"--{name}", choices=kinds, help=f"only with this {help}")
     parser.add_argument(
-        "--format", choices=FORMATS, default="text", help="format of the list (default: text)"
+        "--kernel", choices=KERNELS, help="only with this kernel: SDPA alone or with a bias, flex, own"
     )
-    for size, default, help in (
+    parser.add_argument("--year", metavar="Y[-Y]", type=_years, help="only of this year, or these")
+    for name, help in PROPERTIES.items():
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=f"only what {help}")
+    for name, size, help in (
         ("dim", 512, "width for the number of parameters"),
         ("heads", 8, "attention heads for it"),
         ("layers", 6, "blocks for it"),
+        ("max-length", 512, "training length for it"),
     ):
         parser.add_argument(
-            f"--{size}", metavar="N", type=whole, default=default, help=f"{help} (default: {default})"
+            f"--{name}", metavar="N", type=whole, default=size, help=f"{help} (default: {size})"
         )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from floater.encodings import StackSpec, catalogue
-    from floater.lab.cli.listing import entry, table
+    from floater.encodings import StackSpec, catalogue, options
+    from floater.lab.cli import listing, survey
 
-    spec = StackSpec(dim=arguments.dim, heads=arguments.heads, layers=arguments.layers, max_length=512)
-    names = [arguments.name] if arguments.name else list(catalogue())
-    if arguments.format != "text":
-        print(table(names, spec, arguments.format))
-    elif arguments.name:
-        print(entry(arguments.name, spec, width()))
+    spec = StackSpec(arguments.dim, arguments.heads, arguments.layers, arguments.max_length)
+    if arguments.topics:
+        print(survey.topics().format(arguments.format or "text"))
+        return
+    names = list(dict.fromkeys(arguments.names)) or list(catalogue())
+    for name in names:
+        options(name)  # refuses an unknown name
+    described = [name for name in names if _is_described(catalogue()[name].card, arguments)]
+    rows = [row for name in described if _is_measured(row := listing.columns(name, spec), arguments)]
+    if not rows:
+        raise DataError("no position encoding has all these properties; leave out one of them")
+    names = [row["name"] for row in rows]
+    shown = arguments.columns.split(",") if arguments.columns else None
+    if arguments.bibtex:
+        from floater.encodings.bibliography import bibtex
+
+        print(bibtex(reference for name in names for reference in catalogue()[name].card.references))
+    elif arguments.survey:
+        form = arguments.format or "text"
+        print(survey.table(rows, whole=form != "text").format(form))
+        if form == "text":
+            print(f"\n{survey.legend(names, width())}")
+    elif arguments.format not in (None, "text"):
+        page = listing.PAGE if arguments.format in ("markdown", "latex") else None
+        print(listing.table(rows, shown or page).format(arguments.format))
+    elif arguments.names and not shown:
+        print("\n\n".join(listing.entry(name, spec, width()) for name in names))
     else:
-        listing = table(names, spec)  # before the heading: it may refuse the sizes
+        whole_table = listing.table(rows, shown or listing.TEXT)
+        table = whole_table if shown else whole_table.fit(width())
+        hidden = whole_table.head[len(table.head) :]
         print(f"Parameters at width {spec.dim}, {spec.heads} heads, {spec.layers} blocks and training length")
-        print(f"{spec.max_length}; `floater models NAME` describes one encoding.\n")
-        print(listing)
+        print(f"{spec.max_length}; `floater models NAME` describes one encoding.")
+        if hidden:
+            print(f"A wider terminal, --columns or --format also shows: {', '.join(hidden)}.")
+        print(f"\n{table.text()}")
+
+
+def _is_described(card: Card, arguments: argparse.Namespace) -> bool:
+    """Return whether the card of an encoding has the properties that a command line asks for."""
+    first, last = arguments.year or ("0000", "9999")
+    return (
+        arguments.point in (None, card.point)
+        and arguments.structure in (None, card.structure)
+        and first <= card.year <= last
+        and (card.survey is not None or not arguments.survey)
+    )
+
+
+def _is_measured(row: dict[str, Any], arguments: argparse.Namespace) -> bool:
+    """Return whether an encoding's measured properties are those that a command line asks for."""
+    return all(getattr(arguments, name) in (None, row[name]) for name in ("injection", *PROPERTIES)) and row[
+        "kernel"
+    ] in KERNELS.get(arguments.kernel, (row["kernel"],))
+
+
+def _years(text: str) -> tuple[str, str]:
+    """Read a year, or the first and the last."""
+    match = re.fullmatch(r"(\d{4})(?:-(\d{4}))?", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"'{text}' is no year, as 2021, and no range, as 2019-2021")
+    return match[1], match[2] or match[1]
