@@ -205,7 +205,7 @@ class Classification(FineTuning):
             report=f"{line}, macro F1 {f1:.2f}, loss {loss:.4f} nats a text",
         )
 
-    def evaluate(self, run: RunPath, source: str | None = None, part: str | None = None) -> Measurement:  # type: ignore[override]
+    def evaluate(self, run: RunPath, source: str | None = None, part: str | None = None) -> Measurement:
         """Classify texts with the final model of a run, and score the classes.
 
         Args:

@@ -99,8 +99,8 @@ def table_pairs(source: Any, data: Data | None, *, skip_empty: bool = True) -> P
     if not kept:
         raise DataError(f"empty corpus: no pair of sentences in the {len(pairs)} rows of {source}")
     # a line break within a cell would break the lines of `floater translate`
-    sides = [[" ".join(side.split("\n")) for side in sides] for sides in zip(*kept, strict=True)]
-    return Pairs(*sides, skipped=len(pairs) - len(kept))
+    sources, targets = ([" ".join(side.split("\n")) for side in sides] for sides in zip(*kept, strict=True))
+    return Pairs(sources, targets, skipped=len(pairs) - len(kept))
 
 
 def read_sources(source: str, data: Data | None) -> list[str]:
