@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 from floater.errors import DataError
 from floater.lab.tasks import settings
-from floater.lab.tasks.corpora.documents import Document, read_documents
+from floater.lab.tasks.corpora.documents import Document, is_labelled, read_documents
+from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
 from floater.lab.tasks.registry import register
@@ -22,6 +23,7 @@ from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Prepared, Splits, Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
 from floater.lab.training.contents import Part
+from floater.lab.training.paths import file_of
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
@@ -33,12 +35,14 @@ class Data(settings.SplitData):
 
     Attributes:
         train: directory, or .zip of a directory, with LABEL/NAME.txt for each document, one sentence per
-            line.
+            line; or a table or a data set of Hugging Face, with a text and a label in each row.
+        columns: names of the columns of a table, as in {text: review, label: stars}; by default guessed.
         min_count: minimum count of a word in the training documents; rarer words count as unknown.
         max_words: maximum number of words of a sentence; longer sentences are cut into several.
     """
 
     test_share: float = 0.2
+    columns: dict[str, str] = field(default_factory=dict)
     min_count: int = 5
     max_words: int = 64
 
@@ -99,8 +103,8 @@ class DocumentsSettings(settings.RunSettings):
     )
 
     def files_read(self) -> dict[str, Any]:
-        source = Path(self.data.train)
-        return {"data.train": Part(source, ("**/*/*.txt",)) if source.is_dir() else source}
+        source = file_of(self.data.train)
+        return {"data.train": Part(source, ("**/*/*.txt",)) if is_labelled(source) else source}
 
 
 @register("documents")
@@ -113,8 +117,12 @@ class Documents(Task):
     load_processor = staticmethod(Vocabulary.from_pretrained)
 
     def read(self, settings: DocumentsSettings) -> Splits:
-        every = read_documents(settings.data.train)
+        every = read_documents(self._train(settings), settings.data.columns)
         return Splits(*(settings.data.part(every, part) for part in ("train", "valid")))
+
+    def _train(self, settings: DocumentsSettings) -> str:
+        source = settings.data.train
+        return source if is_labelled(Path(source)) else str(with_split(source, "train"))
 
     def toy(self, settings: DocumentsSettings) -> list[Document]:
         return [Document(f"{label}/1.txt", label, [["a"], ["b", "a"]]) for label in ("one", "other")]
@@ -189,7 +197,7 @@ class Documents(Task):
             PositionError: if the position model does not support a document.
         """
         model, vocabulary, settings = self.load(run)
-        documents = read_documents(source)
+        documents = read_documents(source, settings.data.columns)
         documents = settings.data.part(documents, part) if part else documents
         return self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
 

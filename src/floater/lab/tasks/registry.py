@@ -23,6 +23,7 @@ BUILTIN = (
     "tagging",
     "masked_lm",
     "causal_lm",
+    "classification",
     "glue",
     "squad",
     "race",

@@ -33,8 +33,10 @@ class Data:
     """Source of the sentences, and the vocabulary of their words.
 
     Attributes:
-        train: CoNLL-U file of the training sentences, plain or .gz.
-        valid: CoNLL-U file of the validation sentences.
+        train: CoNLL-U file of the training sentences; or, without trees, a table or a data set of Hugging
+            Face with the words and the tags of a sentence in a row, as lists or separated by spaces.
+        valid: file of the validation sentences.
+        columns: names of the columns of a table, as in {words: tokens, tags: ner_tags}; by default guessed.
         min_count: minimum count of a word in the training sentences; rarer words count as unknown.
         suffix: number of final letters by which unknown words are distinguished; 0 for a single unknown word.
         max_tokens: maximum number of words of a training sentence; longer ones are excluded and counted.
@@ -42,6 +44,7 @@ class Data:
 
     train: str
     valid: str
+    columns: dict[str, str] = field(default_factory=dict)
     min_count: int = 2
     suffix: int = 3
     max_tokens: int | None = None
@@ -87,12 +90,13 @@ class Tagging(Task):
 
     Settings = TaggingSettings
     metric, example, unit = "accuracy", "sentence", "words"
-    output = "tags"
+    output, reads_tables = "tags", True
     load_processor = staticmethod(Vocabulary.from_pretrained)
     shorten = ", or exclude long sentences with data.max_tokens"
 
     def read_test(self, settings: TaggingSettings, source: Any) -> list[Sentence]:
-        return read_sentences(source, structured=structured(settings.model.position_model()))
+        is_structured = structured(settings.model.position_model())
+        return read_sentences(source, structured=is_structured, columns=settings.data.columns)
 
     def toy(self, settings: TaggingSettings) -> list[Sentence]:
         return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])]

@@ -21,6 +21,7 @@ from floater.encodings import PositionError, PositionModel
 from floater.errors import DataError
 from floater.flow import FlowError, SpanTooLong
 from floater.lab.settings import load
+from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.text.bpe import TOKENIZER_FILE, load_bpe
@@ -86,7 +87,8 @@ class Task(ABC):
     configuration; `metric` the score that selects the best validation, `greater` whether a greater value is
     better; `example` and `unit` are the nouns for an example and the unit of its length in messages;
     `shorten` is a hint in messages on how to exclude long examples; `output` is the noun for the lines that
-    `floater evaluate --output` writes, if any; `Trainer` is the class of the Trainer.
+    `floater evaluate --output` writes, if any; `reads_tables` whether data.train and data.valid may be tables
+    or data sets with splits (`floater.lab.tasks.corpora.tables`); `Trainer` is the class of the Trainer.
 
     See `examples/` in the repository for a task in less than 100 lines.
     """
@@ -99,6 +101,7 @@ class Task(ABC):
     unit: ClassVar[str] = "tokens"
     shorten: ClassVar[str] = ""
     output: ClassVar[str] = ""
+    reads_tables: ClassVar[bool] = False
     Trainer: ClassVar[type[RunTrainer]] = RunTrainer
     measure: ClassVar[Callable[..., Measurement] | None] = None
     predict: ClassVar[Callable[..., list[str]] | None] = None
@@ -133,9 +136,10 @@ class Task(ABC):
         Raises:
             DataError: if the data are not valid.
         """
-        return Splits(
-            *(self.read_test(settings, part) for part in (settings.data.train, settings.data.valid))
-        )
+        sources = {name: getattr(settings.data, name) for name in ("train", "valid")}
+        if self.reads_tables:
+            sources = {name: with_split(source, name) for name, source in sources.items()}
+        return Splits(*(self.read_test(settings, source) for source in sources.values()))
 
     def read_test(self, settings: Any, source: Any) -> Any:
         """Read the examples of a test set.

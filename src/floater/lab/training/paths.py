@@ -37,11 +37,13 @@ def paths_in(value: Any) -> list[Path]:
 
 
 def file_of(path: str | Path) -> Path:
-    """Return the file of a path, which may name a part of it, as articles of SQuAD.
+    """Return the file of a path, which may name a part of it, as articles of SQuAD or a split of a folder.
 
     Example:
-        >>> file_of("dev-v1.1.json[:40]").name
-        'dev-v1.1.json'
+        >>> file_of("dev-v1.1.json[:40]").name, file_of(f"{Path.cwd()}:test") == Path.cwd()
+        ('dev-v1.1.json', True)
     """
-    whole = Path(path)
-    return whole if whole.exists() else Path(_PART.sub("", str(path)))
+    whole, folder = Path(path), Path(str(path).rpartition(":")[0])
+    if whole.exists():
+        return whole
+    return folder if folder.name and folder.is_dir() else Path(_PART.sub("", str(path)))

@@ -82,10 +82,10 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, value: object, me
 def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text('{"data":\n [}')
-    with pytest.raises(DataError, match="line 2: not JSON"):
+    with pytest.raises(DataError, match="line 2, column 3: not JSON"):
         read_squad(path)
     path.write_text("")
-    with pytest.raises(DataError, match="line 1: not JSON"):
+    with pytest.raises(DataError, match="line 1, column 1: not JSON"):
         read_squad(path)
 
 

@@ -1,5 +1,5 @@
 """Score a finished run on a test set: BLEU, chrF and tokenised BLEU of a translation run, perplexity of a
-language model, accuracy of a tagger or a classifier of documents, likelihood of events, exact match by length
+language model, accuracy of a tagger or a classifier, likelihood of events, exact match by length
 on a generated task, the official metrics of GLUE, SQuAD and RACE. Options that only your own task has follow
 RUN.
 """
@@ -29,13 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help="text to translate or to predict, CoNLL-U, events, or documents; not for generated tasks",
+        help="text or table to translate, to predict or to classify, CoNLL-U, events, or documents; not for "
+        "generated tasks",
     )
     parser.add_argument("--output", metavar="FILE", help="write the translations, tags or labels here")
     add_json(parser)
     add_reading(parser)
     translation = parser.add_argument_group("translation")
-    translation.add_argument("--reference", metavar="FILE", help="reference translation, line by line")
+    translation.add_argument(
+        "--reference",
+        metavar="FILE",
+        help="reference translation, line by line, of a source that is no table",
+    )
     translation.add_argument(
         "--language", metavar="CODE", help="language of the reference (default: of the run)"
     )
@@ -63,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     language_modeling.add_argument(
         "--memory", metavar="N", type=whole, help="tokens of segment memory (default: the run's)"
     )
-    split = parser.add_argument_group("events and documents")
+    split = parser.add_argument_group("events, documents and classification")
     split.add_argument(
         "--part",
         choices=("train", "valid", "test"),

@@ -29,6 +29,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise DataError(f"{path} exists; name another file: floater init {arguments.name} FILE")
     check_writable(str(path))
     path.write_text(shipped.written(path, origin), encoding="utf-8")
-    command = "study" if origin.parent.name == "study" else "train"
+    command = origin.read_text(encoding="utf-8").split(maxsplit=3)[2]  # "# floater study FILE"
     print(path)
     print(f"floater: edit it, then run: floater {command} {path}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Write the predictions of a finished glue, squad or race run for data without labels."""
+"""Write the predictions of a finished classification, glue, squad or race run for data without labels."""
 
 from __future__ import annotations
 

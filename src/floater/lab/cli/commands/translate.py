@@ -14,7 +14,9 @@ from floater.lab.cli.runs import task_of_run
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser, "run directory, or a saved model")
-    parser.add_argument("--source", metavar="FILE", help="source lines (default: standard input)")
+    parser.add_argument(
+        "--source", metavar="FILE", help="source lines, or a table with them (default: standard input)"
+    )
     parser.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
     parser.add_argument("--beam", metavar="N", type=count, help="beam size (default: the run's)")
     parser.add_argument(
@@ -36,8 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from floater.lab.tasks.corpora.text import decode_lines, read_lines
+    from floater.lab.tasks.corpora.text import decode_lines
     from floater.lab.tasks.translation import Translation
+    from floater.lab.tasks.translation.data import read_sources
 
     task, folder = task_of_run(arguments)
     if not isinstance(task, Translation):
@@ -57,7 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
         **{name: value for name, value in search.items() if value is not None},
     )
     if arguments.source:
-        lines = read_lines(arguments.source)
+        settings = getattr(folder, "settings", None)  # a saved model has none
+        lines = read_sources(arguments.source, settings and settings.data)
     elif sys.stdin is None:
         raise DataError("standard input is closed; name the text with --source FILE")
     else:

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from floater.errors import DataError
 from floater.lab.tasks.causal import causal_loss
 from floater.lab.tasks.causal_lm.score import causal_batch, passkeys
+from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded
 from floater.lab.tasks.finetuning.extension import Extend
 from floater.lab.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special
@@ -141,7 +142,7 @@ class CausalLM(TextTask):
         evaluation, length = settings.evaluation, window or settings.longest
         edges = doubling(settings.data.block, length) if bins is None else list(bins)
         check_edges(edges)
-        texts = self.read_test(settings, source or settings.data.valid)
+        texts = self.read_test(settings, source or with_split(settings.data.valid, "valid"))
         rows = self.encode(settings, tokenizer, texts), long_rows(tokenizer, texts, length, evaluation)
         short, long = (self.score(settings, model, tokenizer, part) for part in rows)
         by_context = ranges(long.losses, None, edges, length)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from floater.errors import DataError
+from floater.lab.tasks.corpora.tables import is_table, read_table
 from floater.lab.tasks.corpora.text import Path, read_lines
 from floater.structures import trees
 
@@ -91,18 +94,46 @@ def _sentence(rows: list[list[str]]) -> Sentence:
     )
 
 
-def read_sentences(path: Path, *, structured: bool) -> list[Sentence]:
-    """Read the sentences of a CoNLL-U file, and check their tags and trees.
+def read_table_sentences(source: Path, columns: Mapping[str, str]) -> list[Sentence]:
+    """Read the sentences of a table, a row each, without trees.
+
+    Args:
+        source: path or name of the table, see `read_table`.
+        columns: names of its columns "words" and "tags", whose cells are lists, or texts with spaces.
+
+    Raises:
+        DataError: if the table cannot be read, or a row has no word, or not a tag for each word.
+    """
+    table = read_table(os.fspath(source), ["words", "tags"], columns)
+    sentences = []
+    for row, cells in enumerate(zip(table.values["words"], table.values["tags"], strict=True)):
+        words, tags = (cell.split() if isinstance(cell, str) else [*map(str, cell or ())] for cell in cells)
+        if not words or len(words) != len(tags):
+            raise DataError(f"{table.where(row, 'tags')}: {len(tags)} tags of {len(words)} words")
+        sentences.append(Sentence(words, tags, [], ["_"] * len(words)))
+    return sentences
+
+
+def read_sentences(
+    path: Path, *, structured: bool, columns: Mapping[str, str] | None = None
+) -> list[Sentence]:
+    """Read the sentences of a CoNLL-U file or a table, and check their tags and trees.
 
     Args:
         path: path of the file.
         structured: True to require valid trees.
+        columns: names of the columns of a table, see `read_table_sentences`.
 
     Raises:
         DataError: if the file cannot be read or has no sentence, or if a sentence is not a tree or has a word
             without a tag.
     """
-    sentences = read_conllu(path)
+    if is_table(path):
+        sentences = read_table_sentences(path, columns or {})
+    elif columns:
+        raise DataError(f"{path} is read as CoNLL-U, without the columns that data.columns names")
+    else:
+        sentences = read_conllu(path)
     if not sentences:
         raise DataError(f"{path} holds no sentence")
     for number, sentence in enumerate(sentences, start=1):

@@ -6,11 +6,13 @@ import io
 import logging
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from floater.errors import DataError, reason
 from floater.lab.tasks.corpora.leftovers import is_leftover, without_leftovers
+from floater.lab.tasks.corpora.tables import is_table, read_table
 from floater.lab.tasks.corpora.text import decode_lines, most_unpacked, read_lines
 
 logger = logging.getLogger(__name__)
@@ -31,21 +33,35 @@ class Document:
     sentences: list[list[str]]
 
 
-def read_documents(source: str | Path) -> list[Document]:
+def is_labelled(source: Path) -> bool:
+    """Return whether a directory has documents LABEL/NAME.txt, and is not a data set of Hugging Face."""
+    if not source.is_dir() or any(source.rglob("*/*.txt")):
+        return source.is_dir()
+    return not any(path.is_file() and is_table(path) for path in source.rglob("*"))
+
+
+def read_documents(source: str | Path, columns: Mapping[str, str] | None = None) -> list[Document]:
     """Read documents with one sentence per line, whose words are separated by spaces.
 
     Args:
         source: directory, or .zip of a directory, with LABEL/NAME.txt for each document; other files, hidden
-            ones (see `is_leftover`), and empty lines are skipped.
+            ones (see `is_leftover`), and empty lines are skipped. Or a table, see `read_table`.
+        columns: names of the columns "text" and "label" of a table.
 
     Returns:
-        The documents in the order of their paths; their ids are LABEL/NAME.txt.
+        The documents in the order of their paths; their ids are LABEL/NAME.txt. Those of a table are in the
+        order of its rows, without the rows without a word; an id is the text, so that texts that are equal
+        are in the same part of a split.
 
     Raises:
         DataError: if the source cannot be read, unpacks to far more bytes than text does, contains fewer than
             two labels or two documents with the same id, or a document has no word.
     """
     name = Path(source)
+    if is_table(source) and not is_labelled(name):
+        return _of_table(str(source), columns)
+    if columns:
+        raise DataError(f"{name} is no table, without the columns that data.columns names")
     try:
         if name.is_dir():
             text_files = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
@@ -78,4 +94,19 @@ def read_documents(source: str | Path) -> list[Document]:
         documents.append(Document(path, path.split("/")[0], sentences))
     if len({document.label for document in documents}) < 2:
         raise DataError(f"{name}: {len(documents)} documents LABEL/NAME.txt, of fewer than two labels")
+    return documents
+
+
+def _of_table(name: str, columns: Mapping[str, str] | None) -> list[Document]:
+    table = read_table(name, ["text", "label"], columns)
+    rows = zip(table.texts("text"), table.labels(), strict=True)
+    every = [
+        Document(text, label, [words for line in text.split("\n") if (words := line.split())])
+        for text, label in rows
+    ]
+    documents = [document for document in every if document.sentences]
+    if skipped := len(every) - len(documents):
+        logger.warning("%s: %s rows without a word are skipped", name, f"{skipped:,}")
+    if len({document.label for document in documents}) < 2:
+        raise DataError(f"{name}: fewer than two labels in column '{table.columns['label']}'")
     return documents

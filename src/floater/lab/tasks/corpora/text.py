@@ -1,17 +1,25 @@
 """Plain text corpora: one sentence per line, source and target aligned by line number."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from floater.errors import DataError, first_line
 
-GZIP_MAGIC = b"\x1f\x8b"
+PACKED: dict[str, tuple[str, bytes, Callable[[Any], Any]]] = {
+    ".gz": ("gzip", b"\x1f\x8b", gzip.open),
+    ".bz2": ("bzip2", b"BZh", bz2.open),
+    ".xz": ("xz", b"\xfd7zXZ\0", lzma.open),
+}
+"""Name, magic number and reader of each kind of compressed file, by the ending of its name."""
+ZIP_MAGIC = b"PK\x03\x04"
 MOST_RATIO = 200
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PAIR = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
@@ -31,12 +39,12 @@ class Pairs:
 
 
 def read_lines(path: Path) -> list[str]:
-    r"""Read the lines of a UTF-8 text file, plain or gzip.
+    r"""Read the lines of a UTF-8 text file, plain or compressed.
 
     Only `\n` and `\r\n` end a line: the other characters that `str.splitlines` breaks at (form feed, U+0085,
     U+2028 and so on) stay in the line, so that two aligned files stay aligned. A byte-order mark at the start
-    of a line, which files have that were joined from several, is dropped. A file is gzip if it starts with
-    the gzip magic number; a file named `.gz` must be gzip.
+    of a line, which files have that were joined from several, is dropped. A file is compressed by gzip, bzip2
+    or xz if it starts with their magic number; a file named `.gz`, `.bz2` or `.xz` must be.
 
     Args:
         path: path of the file.
@@ -46,7 +54,7 @@ def read_lines(path: Path) -> list[str]:
 
     Raises:
         DataError: if the file cannot be read, is not UTF-8, has a NUL or no end of a line but carriage
-            returns, or is a corrupt gzip or one that unpacks to far more bytes than text does.
+            returns, or is a corrupt compressed file or one that unpacks to far more bytes than text does.
 
     Example:
         >>> import pathlib, tempfile
@@ -56,19 +64,35 @@ def read_lines(path: Path) -> list[str]:
         ...     read_lines(file)
         ['Guten Tag.', 'Auf Wiedersehen.']
     """
-    name = os.fspath(path)
+    return list(iter_lines(path))
+
+
+def iter_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file one by one, as `read_lines` reads them.
+
+    Raises:
+        DataError: see `read_lines`.
+    """
+    name, kind = os.fspath(path), ""
     try:
         with open(name, "rb") as file:
-            if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
-                with gzip.open(file) as unzipped:
+            begin = file.peek(len(ZIP_MAGIC))
+            for ending, (kind, magic, unpack) in PACKED.items():
+                if begin.startswith(magic):
                     most = most_unpacked(os.fstat(file.fileno()).st_size)
-                    return decode_lines(_bounded(unzipped, name, most), name)
-            if name.lower().endswith(".gz"):
-                raise DataError(f"{name}: not a gzip file, though its name ends in .gz")
-            return decode_lines(file, name)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{name}: corrupt gzip file ({error})") from error
+                    with unpack(file) as unpacked:
+                        yield from _decoded(_bounded(unpacked, name, most), name)
+                    return
+                if name.lower().endswith(ending):
+                    raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
+            if begin.startswith(ZIP_MAGIC):
+                raise DataError(f"{name}: an archive, not text (it may be .zip, .xlsx or .docx); unpack it")
+            yield from _decoded(file, name)
+    except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise DataError(f"{name}: corrupt {kind} file ({error})") from error
     except OSError as error:
+        if error.errno is None:  # bzip2 has no exception of its own
+            raise DataError(f"{name}: corrupt {kind} file ({error})") from error
         raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
 
 
@@ -81,17 +105,37 @@ def read_json(path: Path) -> Any:
     """
     lines = read_lines(path)
     for number, line in enumerate(lines, start=1):
-        if half := _HALF.search(_PAIR.sub("", line)):
-            raise DataError(f"{path}, line {number}: {half[0]} is half of a character (a surrogate)")
+        check_surrogates(line, f"{path}, line {number}")
+    return parse_json("\n".join(lines), path)
+
+
+def check_surrogates(line: str, where: str) -> None:
+    """Refuse a line of JSON with half of a surrogate pair, which is no text."""
+    if half := _HALF.search(_PAIR.sub("", line)):
+        raise DataError(f"{where}: {half[0]} is half of a character (a surrogate)")
+
+
+def parse_json(text: str, path: Path, first: int = 1) -> Any:
+    """Return the value of JSON.
+
+    Args:
+        text: text that begins at the line `first` of a file.
+        path: path of the file, for the message.
+        first: number of that line.
+
+    Raises:
+        DataError: if it is not JSON or nested too deeply; the message names line and column.
+    """
     try:
-        return json.loads("\n".join(lines))
+        return json.loads(text)
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}: not JSON ({error.msg})") from error
+        line = first + error.lineno - 1
+        raise DataError(f"{path}, line {line}, column {error.colno}: not JSON ({error.msg})") from error
     except (RecursionError, ValueError) as error:  # the second: a number of thousands of digits
-        raise DataError(f"{path}: not JSON that can be read ({first_line(error)})") from error
+        raise DataError(f"{path}, line {first}: not JSON that can be read ({first_line(error)})") from error
 
 
-def _bounded(stream: gzip.GzipFile, name: str, most: int) -> Iterator[bytes]:
+def _bounded(stream: Any, name: str, most: int) -> Iterator[bytes]:
     """Yield the lines of a stream that is being unpacked, up to a number of bytes."""
     size = 0
     while line := stream.readline(most + 1 - size):
@@ -130,24 +174,28 @@ def decode_lines(stream: Iterable[bytes], name: str) -> list[str]:
         >>> decode_lines([b"Guten Tag.\\n"], "standard input")
         ['Guten Tag.']
     """
-    lines = []
+    return list(_decoded(stream, name))
+
+
+def _decoded(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    number, raw, text = 0, b"", ""
     # Bytes are split before they are decoded, because binary iteration breaks only at \n.
     for number, raw in enumerate(stream, start=1):
         line = raw
         while line.startswith(BYTE_ORDER_MARK):
             line = line.removeprefix(BYTE_ORDER_MARK)
         if not line:  # the mark of an empty file
-            break
+            return
         line = line.removesuffix(b"\n").removesuffix(b"\r")
         if b"\0" in line:
             raise DataError(f"{name}, line {number}: not UTF-8 (it has NUL bytes){_encoding(line)}")
         try:
-            lines.append(line.decode("utf-8"))
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{name}, line {number}: not UTF-8 ({error.reason}){_encoding(line)}") from error
-    if len(lines) == 1 and "\r" in lines[0] and not raw.endswith(b"\n"):
-        raise DataError(f"{name}: its lines end in carriage returns alone; convert them: tr '\\r' '\\n'")
-    return lines
+        if number == 1 and "\r" in text and not raw.endswith(b"\n"):  # the only line
+            raise DataError(f"{name}: its lines end in carriage returns alone; convert them: tr '\\r' '\\n'")
+        yield text
 
 
 def _encoding(line: bytes) -> str:

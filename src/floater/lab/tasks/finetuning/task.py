@@ -1,4 +1,4 @@
-"""Fine-tuning of a checkpoint, plugged or not: shared parts of GLUE, SQuAD and RACE."""
+"""Fine-tuning of a checkpoint, plugged or not: shared parts of classification, GLUE, SQuAD and RACE."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class CheckpointTask(Task):
 
     Auto: ClassVar[Any]
 
-    def head(self, settings: Any) -> dict[str, Any]:
-        """Return the fields of the configuration about the head, such as num_labels."""
+    def head(self, settings: Any, train: Any) -> dict[str, Any]:
+        """Return the fields of the configuration about the head for encoded training examples."""
         return {}
 
     def make_processor(self, settings: Any, train: Any) -> Any:
@@ -83,7 +83,7 @@ class CheckpointTask(Task):
         return load_tokenizer(str(folder))
 
     def build(self, settings: Any, processor: Any, train: Any) -> PreTrainedModel:
-        model = start(settings.model, settings.plug, self.Auto, processor, **self.head(settings))
+        model = start(settings.model, settings.plug, self.Auto, processor, **self.head(settings, train))
         extend(model, processor, settings.extend)
         check_flow(model, settings.training)
         return model
@@ -156,8 +156,7 @@ class FineTuning(CheckpointTask):
         examples = self.read_test(settings, source, labelled=labelled)
         model, tokenizer, _ = self.load(run)
         features = self.encode(settings, tokenizer, examples)
-        if features.cut:
-            warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=3)
+        warn_of_cut(features, stacklevel=4)
         return self.score(settings, model, tokenizer, features)
 
     def evaluate(self, run: RunPath, source: str) -> Measurement:
@@ -186,6 +185,12 @@ class FineTuning(CheckpointTask):
             DataError: if the run or the data are not valid.
         """
         return list(self.answers(run, self.settings_of(run), source, labelled=False).lines)
+
+
+def warn_of_cut(features: Features, stacklevel: int = 3) -> None:
+    """Warn of texts that were cut."""
+    if features.cut:
+        warnings.warn(f"{features.cut:,} texts cut at {features.limit}", CutTexts, stacklevel=stacklevel)
 
 
 def check_flow(model: PreTrainedModel, training: TrainingSettings) -> None:

@@ -62,10 +62,11 @@ class TextTask(CheckpointTask):
     """
 
     metric, greater, example = "loss", False, "row"
+    reads_tables = True
     later: ClassVar[bool] = False
 
     def read_test(self, settings: Any, source: Any) -> Texts:
-        return read_documents(source, settings.data.documents)
+        return read_documents(source, settings.data.documents, settings.data.columns)
 
     def build(self, settings: Any, processor: Any, train: Any) -> Any:
         model = super().build(settings, processor, train)
@@ -79,7 +80,8 @@ class TextTask(CheckpointTask):
             model(torch.from_numpy(longest).long()[None], **uncached)
 
     def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
-        return settings.data.valid, settings.data.documents, vocabulary_of(settings)
+        data = settings.data
+        return data.valid, data.documents, data.columns, vocabulary_of(settings)
 
     def trainer(self, prepared: Prepared, run: Path, **options: Any) -> RunTrainer:
         return training_positions(super().trainer(prepared, run, **options), prepared.settings)

@@ -88,7 +88,7 @@ class Glue(FineTuning):
     Settings = GlueSettings
     Auto = AutoModelForSequenceClassification
 
-    def head(self, settings: GlueSettings) -> dict[str, Any]:
+    def head(self, settings: GlueSettings, train: Any) -> dict[str, Any]:
         labels = _task(settings).labels
         kind = {"problem_type": "single_label_classification" if labels else "regression"}
         return kind | label_maps(labels or ("score",))

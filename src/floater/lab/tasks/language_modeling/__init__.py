@@ -62,10 +62,11 @@ class LanguageModeling(Task):
 
     Settings = LanguageModelingSettings
     metric, greater, example = "loss", False, "row"
+    reads_tables = True
     Trainer = LanguageModelTrainer
 
     def read_test(self, settings: LanguageModelingSettings, source: Any) -> Texts:
-        return read_documents(source, settings.data.documents)
+        return read_documents(source, settings.data.documents, settings.data.columns)
 
     def make_processor(self, settings: LanguageModelingSettings, train: Texts) -> Any:
         data = settings.data
@@ -257,7 +258,7 @@ class LanguageModeling(Task):
         data, masked = settings.data, settings.objective == "masked"
         chosen = (settings.masking, settings.evaluation.seed) if masked else None
         valid = data.valid if test is None else None
-        return chosen, valid, data.documents, data.full_sentences, vocabulary_of(settings)
+        return chosen, valid, data.columns, data.documents, data.full_sentences, vocabulary_of(settings)
 
     def lengths(self, settings: LanguageModelingSettings) -> str:
         return "tokens read before" if reads_in_order(settings) else "predicted tokens of a row"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,41 +14,70 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.lab.tasks.corpora.text import read_lines
+from floater.lab.tasks.corpora.tables import is_table, read_table
+from floater.lab.tasks.corpora.text import iter_lines
 from floater.lab.tasks.examples import Collate, Encoded, padded
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.text.bpe import BOS, MASK, encode
 from floater.transformer.outputs import IGNORED
 
+logger = logging.getLogger(__name__)
 Example = dict[str, Any]
 Document = list[np.ndarray]
 
 
-def read_documents(files: str | Sequence[str], ends: str) -> list[list[str]]:
-    """Read the documents of text files; blank lines are skipped.
+def read_documents(
+    files: str | Sequence[str], ends: str, columns: Mapping[str, str] | None = None
+) -> list[list[str]]:
+    """Read the documents of text files and tables; blank lines are skipped.
 
     Args:
-        files: path of a file, or several paths.
-        ends: end of a document, besides that of a file: "blank line", "line", or nothing more, "file".
+        files: path of a file, or several paths; see `tables` for those of tables.
+        ends: end of a document, besides that of a file: "blank line", which in a table is the end of a row,
+            "line", or nothing more, "file". Rows with the same value in a column `document` are one document.
+        columns: names of the columns of tables, by role: "text", and "document".
 
     Returns:
         The lines of each document, none of them empty.
 
     Raises:
-        DataError: if a file cannot be read, or there is no text in any (see `read_lines`).
+        DataError: if a file cannot be read, there is no text in any (see `read_lines`), or columns are named
+            for plain text.
     """
     names = [files] if isinstance(files, str) else list(files)
     documents: list[list[str]] = []
     for name in names:
         documents.append([])
-        for line in read_lines(name):
+        for line, is_end in _lines(name, columns):
             if line.strip():
                 documents[-1].append(line)
-            if ends == "line" or (ends == "blank line" and not line.strip()):
+            if ends == "line" or (ends == "blank line" and is_end):
                 documents.append([])
     if not any(documents):
         raise DataError(f"empty corpus: no text in {', '.join(names) or 'no file'}")
     return [document for document in documents if document]
+
+
+def _lines(name: str, columns: Mapping[str, str] | None) -> Iterator[tuple[str, bool]]:
+    """Yield the lines of a source, and whether a document ends with a line."""
+    if not is_table(name):
+        if columns:
+            raise DataError(f"{name} is plain text, without the columns that data.columns names")
+        yield from ((line, not line.strip()) for line in plain_lines(name))
+        return
+    table = read_table(name, ["text"], columns, optional=["document"])
+    texts, of = table.texts("text"), table.values.get("document")
+    for row, text in enumerate(texts):
+        yield from ((line, False) for line in text.split("\n"))
+        yield "", of is None or row + 1 == len(texts) or of[row] != of[row + 1]
+
+
+def plain_lines(name: str) -> Iterator[str]:
+    """Yield the lines of plain text, with a warning if they are rows of a table."""
+    for number, line in enumerate(iter_lines(name)):
+        if number == 0 and line.startswith('{"') and line.endswith("}"):
+            logger.warning("%s is read as plain text; if its lines are JSON, name it .jsonl", name)
+        yield line
 
 
 def encode_documents(

@@ -16,15 +16,19 @@ class TextData:
     """Source of the text, and its division into documents and rows.
 
     Attributes:
-        train: file or list of files of the training text, UTF-8, plain or .gz.
+        train: file or list of files of the training text: UTF-8 text, or tables (CSV, TSV, JSON, JSON Lines,
+            Parquet), plain or compressed; a folder or "hf:NAME" of a data set of Hugging Face.
         valid: file or list of files of the validation text.
-        documents: end of a document, besides that of a file: a "blank line", each "line", or nothing more,
-            "file". A row contains one document or a part of it.
+        columns: names of the columns of a table that are read, as in {text: body}; by default guessed. The
+            rows with the same value in a column `document` are one document.
+        documents: end of a document, besides that of a file: a "blank line" (in a table, a row), each "line",
+            or nothing more, "file". A row of training contains one document or a part of it.
         block: maximum number of tokens of a row, special tokens included.
     """
 
     train: str | list[str]
     valid: str | list[str]
+    columns: dict[str, str] = field(default_factory=dict)
     documents: Literal["blank line", "line", "file"] = "blank line"
     block: int = 512
 
@@ -37,8 +41,8 @@ class Data(TextData):
     """Source of the text, and its division into documents and rows.
 
     Attributes:
-        documents: end of a document, besides that of a file: a "blank line", each "line", or nothing more,
-            "file". Attention and positions are restricted to a document.
+        documents: end of a document, besides that of a file: a "blank line" (in a table, a row), each "line",
+            or nothing more, "file". Attention and positions are restricted to a document.
         block: maximum number of tokens of a training row, which is filled with whole lines; longer lines are
             cut, and their number is logged.
         full_sentences: true to fill rows with the sentences of consecutive documents, with </s> between

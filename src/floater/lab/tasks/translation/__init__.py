@@ -16,13 +16,13 @@ from transformers import PreTrainedTokenizerFast
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.tasks.corpora import cldr
-from floater.lab.tasks.corpora.text import Pairs, read_pairs
+from floater.lab.tasks.corpora.text import Pairs
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement, check_edges, positions
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
 from floater.lab.tasks.task import Prepared, Splits, Task, vocabulary_of
-from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus
+from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus, read_test_pairs
 from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.lab.tasks.translation.settings import Decoding, TranslationSettings
 from floater.lab.tasks.translation.validation import token_losses, validate
@@ -156,12 +156,12 @@ class Translation(Task):
             return {}
         return self.score(settings, prepared.model, prepared.processor, prepared.valid).scores
 
-    def evaluate(  # type: ignore[override] # nothing is scored without a reference
+    def evaluate(
         self,
         run: RunPath,
         source: Any,
         *,
-        reference: str | Path,
+        reference: str | Path | None = None,
         language: str | None = None,
         bins: Sequence[int] = (),
         reading: Any = None,
@@ -171,8 +171,9 @@ class Translation(Task):
 
         Args:
             run: directory of a finished run, or of a saved model.
-            source: file of source sentences, one per line.
-            reference: file of their translations.
+            source: file of source sentences, one per line, or a table of pairs, whose columns are those of
+                the run.
+            reference: file of the translations of a file of sentences.
             language: language of the references; by default the run's target language.
             bins: bounds of the bins of source length, in words separated by spaces; empty for no bins.
             reading: settings for long sentences, see `Reading.of`; by default those of the model.
@@ -189,8 +190,8 @@ class Translation(Task):
         check_edges(bins)
         if language is not None:
             check_language(language)
-        pairs = read_pairs(source, reference, skip_empty=False)
         model, tokenizer, settings = self.load(run)
+        pairs = read_test_pairs(source, reference, settings and settings.data)
         if language is None and settings is not None:
             language = settings.data.target
         set_reading(model, reading)
@@ -238,7 +239,11 @@ class Translation(Task):
         return lambda lines: texts.plain(translate(model, tokenizer, texts.source(lines), decoding))
 
     def measure(
-        self, run: RunPath, source: str | Path, reference: str | Path, token: str = cldr.TOKEN
+        self,
+        run: RunPath,
+        source: str | Path,
+        reference: str | Path | None = None,
+        token: str = cldr.TOKEN,
     ) -> Measurement:
         """Return BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
 
@@ -248,16 +253,16 @@ class Translation(Task):
 
         Args:
             run: directory of a finished run.
-            source: file of source sentences, one per line, plain or .gz.
-            reference: file of their translations.
+            source: file of source sentences, one per line, or a table of pairs.
+            reference: file of the translations of a file of sentences.
             token: regular expression of a word or a punctuation mark.
 
         Raises:
             DataError: if the run or a file is not valid.
             PositionError: if a source line is longer than the table of learned positions.
         """
-        pairs = read_pairs(source, reference)
         model, tokenizer, settings = self.load(run)
+        pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
         texts = text_of(settings)
         tokens = replace(pairs, source=texts.source(pairs.source), target=texts.target(pairs.target))
         written, cut = translate_and_count(model, tokenizer, tokens.source, decoding_of(settings))
@@ -291,14 +296,14 @@ class Translation(Task):
         return "words and punctuation marks of the source"
 
     def check_test(self, settings: TranslationSettings, **test: Any) -> None:
-        source, reference, token = test["source"], test["reference"], test.get("token", cldr.TOKEN)
+        source, reference, token = test["source"], test.get("reference"), test.get("token", cldr.TOKEN)
         try:
             re.compile(token)
         except re.error as error:
             raise DataError(f"token {token!r} is no regular expression: {error}") from None
-        pairs = read_pairs(source, reference)
+        pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
         sides: tuple[tuple[Site, Any, Any], ...]
-        sides = ("self", source, pairs.source), ("decoder", reference, pairs.target)
+        sides = ("self", source, pairs.source), ("decoder", reference or source, pairs.target)
         for site, path, lines in sides:
             words = max(len(line.split()) for line in lines)
             what = f"the longest line of {path} has {words} words and an end"

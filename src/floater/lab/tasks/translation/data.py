@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -12,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora import cldr
+from floater.lab.tasks.corpora.tables import is_table, read_table, with_split
 from floater.lab.tasks.corpora.text import Pairs, hub_pairs, read_lines, read_pairs
 from floater.lab.tasks.examples import keep_short, padded
 from floater.lab.tasks.translation.settings import Data
@@ -40,6 +42,10 @@ def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
     elif data.dataset:
         name, config, languages = data.dataset, data.dataset_config, (data.source, data.target)
         train, valid = (hub_pairs(name, config, split, *languages) for split in ("train", "validation"))
+    elif data.train is not None:
+        train, valid = (
+            table_pairs(with_split(getattr(data, name), name), data) for name in ("train", "valid")
+        )
     else:
         train = _file_pairs(data.train_source, data.train_target)
         valid = _file_pairs(data.valid_source, data.valid_target)
@@ -69,12 +75,76 @@ def _file_pairs(source: str | list[str] | None, target: str | list[str] | None) 
     return Pairs(lines, translations, sum(part.skipped for part in parts))
 
 
+def table_pairs(source: Any, data: Data | None, *, skip_empty: bool = True) -> Pairs:
+    """Read the pairs of a table, or of several.
+
+    Args:
+        source: path or name of a table, or a list of them; see `read_table`.
+        data: settings of the data, with the names of columns and the codes of the languages.
+        skip_empty: as for `read_pairs`.
+
+    Raises:
+        DataError: if a table cannot be read, a cell is no text, or no pair is left.
+    """
+    columns, names = (data.columns, _language_names(data)) if data is not None else (None, None)
+    pairs: list[tuple[str, str]] = []
+    for name in [source] if isinstance(source, str) else source:
+        if not is_table(name):
+            raise DataError(
+                f"{name}: not a table (.csv, .tsv, .jsonl, .json, .parquet); text is data.train_source"
+            )
+        table = read_table(name, ["source", "target"], columns, names=names)
+        pairs += zip(table.texts("source"), table.texts("target"), strict=True)
+    kept = [pair for pair in pairs if pair[0].strip() and pair[1].strip()] if skip_empty else pairs
+    if not kept:
+        raise DataError(f"empty corpus: no pair of sentences in the {len(pairs)} rows of {source}")
+    # a line break within a cell would break the lines of `floater translate`
+    sources, targets = ([" ".join(side.split("\n")) for side in sides] for sides in zip(*kept, strict=True))
+    return Pairs(sources, targets, skipped=len(pairs) - len(kept))
+
+
+def read_sources(source: str, data: Data | None) -> list[str]:
+    """Read the sentences to translate: the lines of a text file, or the source column of a table.
+
+    Raises:
+        DataError: if the file cannot be read, or a cell is no text.
+    """
+    if not is_table(source):
+        return read_lines(source)
+    columns = {role: name for role, name in data.columns.items() if role == "source"} if data else {}
+    names = {"source": (*_language_names(data)["source"], "text")} if data else None
+    table = read_table(source, ["source"], columns, names=names)
+    return [" ".join(text.split("\n")) for text in table.texts("source")]
+
+
+def _language_names(data: Data) -> dict[str, Sequence[str]]:
+    return {
+        role: (code.lower(), f"translation.{code.lower()}")
+        for role, code in (("source", data.source), ("target", data.target))
+    }
+
+
+def read_test_pairs(source: Any, reference: Any, data: Data | None, *, skip_empty: bool = False) -> Pairs:
+    """Read the pairs of a test set: two text files, or a table, which needs no reference.
+
+    Raises:
+        DataError: see `read_pairs` and `table_pairs`; or if a table has a reference, or a text file none.
+    """
+    if not is_table(source):
+        if reference is None:
+            raise DataError(f"{source} is plain text; name its translations with --reference")
+        return read_pairs(source, reference, skip_empty=skip_empty)
+    if reference is not None:
+        raise DataError(f"{source} is a table with both sides; leave --reference out")
+    return table_pairs(str(source), data, skip_empty=skip_empty)
+
+
 def _files(named: str | list[str] | None) -> list[str]:
     return [named] if isinstance(named, str) else named or []
 
 
 def line_of(data: Data, pair: tuple[str, str]) -> str:
-    """Return the line and the file of a training pair, for a message, or "" if the settings name no files."""
+    """Return the line and the file of a training pair, for a message, or "" if they are not of text files."""
     for source, target in zip(_files(data.train_source), _files(data.train_target), strict=True):
         lines = zip(read_lines(source), read_lines(target), strict=True)
         if (number := next((n for n, line in enumerate(lines, start=1) if line == pair), None)) is not None:

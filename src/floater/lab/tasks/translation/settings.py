@@ -20,7 +20,7 @@ from floater.lab.training.settings import SmoothedTrainingSettings, check_number
 
 @dataclass(frozen=True)
 class Data:
-    """Source of the sentences: text files, a Hugging Face data set, or the built-in corpus.
+    """Source of the sentences: text files, tables, a Hugging Face data set, or the built-in corpus.
 
     Attributes:
         source: source language code, as in "en".
@@ -29,6 +29,11 @@ class Data:
         train_target: file or files of their translations, line by line.
         valid_source: file or files of validation sentences.
         valid_target: file or files of their translations.
+        train: table of training pairs, or list of tables, in place of text files: CSV, TSV, JSON, JSON Lines,
+            Parquet, plain or compressed, a folder or "hf:NAME" of a data set of Hugging Face.
+        valid: table or tables of validation pairs.
+        columns: names of the columns of tables, as in {source: english, target: german}; by default guessed,
+            also by the codes of the languages.
         dataset: name of a Hugging Face data set with a "translation" column, in place of files.
         dataset_config: configuration of the data set, as in "de-en".
         builtin: number of training pairs of the built-in corpus (0 for none), in place of files.
@@ -47,6 +52,9 @@ class Data:
     train_target: str | list[str] | None = None
     valid_source: str | list[str] | None = None
     valid_target: str | list[str] | None = None
+    train: str | list[str] | None = None
+    valid: str | list[str] | None = None
+    columns: dict[str, str] = field(default_factory=dict)
     dataset: str | None = None
     dataset_config: str | None = None
     builtin: int = 0
@@ -62,11 +70,18 @@ class Data:
                 moses.tokenizer(language)  # raises an error for a language without rules
         check_numbers(self, positive=("max_tokens",), builtin=0, vocabulary_size=BYTES + len(SPECIALS))
         files = (self.train_source, self.train_target, self.valid_source, self.valid_target)
-        sources = [self.dataset is not None, self.builtin > 0, any(file is not None for file in files)]
-        if sum(sources) != 1:
-            raise ValueError("give exactly one of: text files (train_*, valid_*), dataset, builtin")
-        if sources[2] and any(file is None for file in files):
+        tables = (self.train, self.valid)
+        is_text, is_table = (any(file is not None for file in each) for each in (files, tables))
+        if sum([self.dataset is not None, self.builtin > 0, is_text, is_table]) != 1:
+            raise ValueError(
+                "give exactly one of: text files (train_*, valid_*), tables (train, valid), dataset, builtin"
+            )
+        if is_text and None in files:
             raise ValueError("give all of train_source, train_target, valid_source and valid_target")
+        if is_table and None in tables:
+            raise ValueError("give both train and valid")
+        if self.columns and not is_table:
+            raise ValueError("columns names columns of tables, but train and valid are not given")
 
 
 @dataclass(frozen=True)
@@ -156,8 +171,8 @@ class TranslationSettings(settings.RunSettings):
     decoding: Decoding = field(default_factory=Decoding)
 
     def files_read(self) -> dict[str, Any]:
-        sides = [f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target")]
-        files = settings.files_of(self.data, *sides, "vocabulary")
+        parts = [f"{part}{side}" for part in ("train", "valid") for side in ("", "_source", "_target")]
+        files = settings.files_of(self.data, *parts, "vocabulary")
         if self.data.dataset is not None and (folder := paths_in(self.data.dataset)):
             files["data.dataset"] = folder
         if (start := self.training.warm_start) is not None:

@@ -1,0 +1,488 @@
+"""Tables of examples: CSV, TSV, JSON, JSON Lines, Parquet, Arrow, and data sets of Hugging Face.
+
+A source is the path of a file, plain or compressed, that of a folder that `datasets` can load, or "hf:NAME",
+a name on the Hugging Face hub. ":SPLIT" after a folder or a name chooses a split: "hf:stanfordnlp/imdb:test".
+
+`datasets` finds and loads splits, and columnar files. Files of text are parsed by Python's own modules:
+`datasets` reads them with pandas and Arrow, which guess types, so that a cell "NA" becomes nothing and "007"
+becomes 7, and have no line for a message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import errno
+import itertools
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from floater.errors import DataError, first_line, nearest, reason
+from floater.lab.tasks.corpora.text import PACKED, check_surrogates, iter_lines, parse_json, read_json
+from floater.lab.training.paths import file_of
+
+logger = logging.getLogger(__name__)
+HUB = "hf:"
+SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""Names that a split may have."""
+ROLES: dict[str, tuple[str, ...]] = {
+    "text": ("text", "review", "content", "sentence", "article", "body", "document", "comment", "message"),
+    "label": ("label", "labels", "class", "category", "sentiment", "rating", "stars"),
+    "source": ("source", "src", "source_text"),
+    "target": ("target", "tgt", "target_text"),
+    "document": ("document_id", "doc_id", "document", "doc"),
+    "words": ("words", "tokens"),
+    "tags": ("tags", "pos_tags", "upos", "pos", "ner_tags"),
+}
+"""Names by which the column of a role is guessed, in any case, the first first."""
+_DELIMITED, _JSON, _COLUMNAR = (".csv", ".tsv"), (".jsonl", ".ndjson", ".json"), (".parquet", ".arrow")
+_TEXTS = {*_DELIMITED, *_JSON}
+_SAVED = ("dataset_dict.json", "state.json")
+"""Files of a folder that `save_to_disk` wrote."""
+_DELIMITERS = ",;\t|"
+_NAME = re.compile(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:/([\w.-]+))?(?::([^:/]+))?")
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The chosen columns of a table.
+
+    Args:
+        name: source of the table, for messages.
+        columns: name of the column of each role.
+        values: cells of each role, row by row.
+        lines: number of the line at which each row begins; empty where rows have no lines.
+        parts: tables whose rows it has, if it is made of several.
+    """
+
+    name: str
+    columns: Mapping[str, str]
+    values: Mapping[str, list[Any]]
+    lines: Sequence[int] = ()
+    parts: Sequence[Table] = ()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.values.values())))
+
+    def where(self, row: int, role: str) -> str:
+        """Return the place of a cell, for a message: file, line and column."""
+        for part in self.parts:
+            if row < len(part):
+                return part.where(row, role)
+            row -= len(part)
+        place = f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
+        return f"{self.name}, {place}, column '{self.columns[role]}'"
+
+    def texts(self, role: str) -> list[str]:
+        """Return the cells of a role, all of which must be text; a missing cell is an empty text.
+
+        Raises:
+            DataError: if a cell is no text; the message names file, line and column.
+        """
+        cells = self.values[role]
+        for row, cell in enumerate(cells):
+            if not isinstance(cell, str | None):
+                raise DataError(f"{self.where(row, role)}: {_shown(cell)} is no text")
+        return [cell or "" for cell in cells]
+
+    def labels(self, role: str = "label") -> list[str]:
+        """Return the cells of a role as names of classes.
+
+        Raises:
+            DataError: if a cell is missing or no name; the message names file, line and column.
+        """
+        return [self._label(row, role, cell) for row, cell in enumerate(self.values[role])]
+
+    def _label(self, row: int, role: str, cell: Any) -> str:
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            raise DataError(f"{self.where(row, role)}: there is no label")
+        if isinstance(cell, bool):
+            return str(cell).lower()
+        if isinstance(cell, float) and cell.is_integer():
+            return str(int(cell))
+        if not isinstance(cell, str | int):
+            raise DataError(f"{self.where(row, role)}: {_shown(cell)} is no label")
+        return str(cell).strip()
+
+
+def is_table(source: Any) -> bool:
+    """Return whether a source is a table and not plain text, by its name.
+
+    Example:
+        >>> [is_table(name) for name in ("reviews.csv.gz", "hf:stanfordnlp/imdb:test", "corpus.en")]
+        [True, True, False]
+    """
+    name = str(source)
+    return (
+        name.startswith(HUB)
+        or _suffix(name) in (*_DELIMITED, *_JSON, *_COLUMNAR)
+        or _folder(name)[0].is_dir()
+    )
+
+
+def with_split(source: Any, split: str) -> Any:
+    """Return a source with a split, if it is a folder or a data set without one; others have no splits.
+
+    Example:
+        >>> with_split("hf:stanfordnlp/imdb", "valid"), with_split("corpus.csv", "valid")
+        ('hf:stanfordnlp/imdb:valid', 'corpus.csv')
+        >>> with_split(["hf:stanfordnlp/imdb:unsupervised"], "train")
+        ['hf:stanfordnlp/imdb:unsupervised']
+    """
+    if isinstance(source, list):
+        return [with_split(each, split) for each in source]
+    name = str(source)
+    is_whole = Path(name).is_dir() or (name.startswith(HUB) and ":" not in name.removeprefix(HUB))
+    return f"{name}:{split}" if is_whole else source
+
+
+def read_table(
+    source: str | Path,
+    roles: Sequence[str],
+    columns: Mapping[str, str] | None = None,
+    *,
+    optional: Sequence[str] = (),
+    names: Mapping[str, Sequence[str]] | None = None,
+) -> Table:
+    """Read columns of a table, and log which ones.
+
+    Args:
+        source: path or name of the table; of a folder or a name without a split, "test" is read.
+        roles: roles of the columns, such as "text" and "label"; see `ROLES`.
+        columns: names of the columns by role; those that are not named are guessed. "a.b" is the value "b" of
+            a column "a" of mappings.
+        optional: roles without which the table can be read.
+        names: further names by which the column of a role is guessed.
+
+    Raises:
+        DataError: if the table cannot be read, has no column of a role or no row, or a row has too few or too
+            many cells; the message names file, line and column.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "reviews.csv")
+        ...     _ = file.write_text('stars,Review\\n5,"Good, and\\nlong"\\n1,NA\\n')
+        ...     table = read_table(file, ["text", "label"])
+        >>> dict(table.columns), table.values["text"], table.lines
+        ({'text': 'Review', 'label': 'stars'}, ['Good, and\\nlong', 'NA'], [2, 4])
+    """
+    name = str(source)
+    choice = _Choice(name, roles, dict(columns or {}), optional, names or {})
+    if name.startswith(HUB) or _folder(name)[0].is_dir() or _suffix(name) in _COLUMNAR:
+        data, files = _load(name)
+        if files:
+            tables = [read_table(file, roles, columns, optional=optional, names=names) for file in files]
+            return _joined(name, tables)
+        table = _of_dataset(name, data, choice)
+    elif _suffix(name) in _DELIMITED:
+        table = _of_rows(choice, _delimited_rows(name, choice))
+    else:
+        table = _of_rows(choice, _json_rows(name))
+    if not len(table):
+        raise DataError(f"{name}: the table has no row")
+    shown = ", ".join(f"{role} is column '{column}'" for role, column in table.columns.items())
+    logger.info("%s: %s rows; %s", name, f"{len(table):,}", shown)
+    return table
+
+
+def _joined(name: str, tables: Sequence[Table]) -> Table:
+    """Return the rows of several tables as one table.
+
+    Raises:
+        DataError: if they have different roles.
+    """
+    first = tables[0]
+    for table in tables:
+        if table.columns.keys() != first.columns.keys():
+            roles = (", ".join(each.columns) for each in (first, table))
+            raise DataError(f"{first.name} and {table.name} have different columns: {' and '.join(roles)}")
+    values = {role: [cell for table in tables for cell in table.values[role]] for role in first.values}
+    return Table(name, first.columns, values, parts=tables)
+
+
+class _Choice:
+    """The columns of a table that are read, by role; the others are not kept in memory."""
+
+    def __init__(
+        self,
+        name: str,
+        roles: Sequence[str],
+        columns: dict[str, str],
+        optional: Sequence[str],
+        names: Mapping[str, Sequence[str]],
+    ) -> None:
+        self.name, self.roles, self.columns, self.optional, self.names = name, roles, columns, optional, names
+        if unknown := columns.keys() - {*roles, *optional}:
+            hint = nearest(min(unknown), [*roles, *optional])
+            raise DataError(f"data.columns has '{min(unknown)}', which this task does not read; {hint}")
+
+    def of(self, header: Sequence[str], where: str) -> dict[str, str]:
+        """Return the column of each role.
+
+        Raises:
+            DataError: if there is none, or one that the settings name is missing.
+        """
+        header = [*dict.fromkeys(header)]
+        chosen: dict[str, str] = {}
+        for role, column in self.columns.items():
+            if column not in header:
+                raise DataError(
+                    f"{where}: no column '{column}', data.columns.{role}; {nearest(column, header)}"
+                )
+            chosen[role] = column
+        for role in [role for role in (*self.roles, *self.optional) if role not in chosen]:
+            free = {column.strip().lower(): column for column in header if column not in chosen.values()}
+            guesses = (*self.names.get(role, ()), *ROLES[role])
+            if (guess := next((guess for guess in guesses if guess in free), None)) is not None:
+                chosen[role] = free[guess]
+            elif len(header) == 1 and [*self.roles] == [role]:
+                chosen[role] = header[0]
+            elif role not in self.optional:
+                shown = ", ".join(map(repr, header[:12])) + ", ..." * (len(header) > 12)
+                raise DataError(
+                    f"{where}: no column '{role}' or the like; there are: {shown}; choose one: "
+                    f"data.columns.{role}=NAME"
+                )
+        return {role: chosen[role] for role in (*self.roles, *self.optional) if role in chosen}
+
+
+def _of_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
+    """Return a table of rows, each with the number of its line, or of itself from -1 down."""
+    columns: dict[str, str] = {}
+    values: dict[str, list[Any]] = {}
+    numbers: list[int] = []
+    for number, row in rows:
+        where = f"{choice.name}, " + (f"line {number}" if number > 0 else f"row {-number}")
+        if not columns:
+            columns = choice.of(_header(row), choice.name)
+            values = {role: [] for role in columns}
+        for role, column in columns.items():
+            values[role].append(_cell(row, column, where))
+        numbers.append(number)
+    if not numbers:
+        raise DataError(f"{choice.name}: the table has no row")
+    return Table(choice.name, columns, values, numbers if numbers[0] > 0 else ())
+
+
+def _header(row: Row) -> list[str]:
+    """Return the columns of a row, those of mappings in it as "a.b" after the others."""
+    inner = [f"{name}.{key}" for name, cell in row.items() if isinstance(cell, Mapping) for key in cell]
+    return [*row, *inner]
+
+
+def _cell(row: Row, column: str, where: str) -> Any:
+    if column in row:
+        return row[column]
+    outer, _, inner = column.partition(".")
+    cells = row.get(outer)
+    if isinstance(cells, Mapping) and inner in cells:
+        return cells[inner]
+    raise DataError(f"{where}: no '{column}'; it has {', '.join(map(repr, row)) or 'nothing'}"[:300])
+
+
+def _delimited_rows(name: str, choice: _Choice) -> Iterator[tuple[int, Row]]:
+    r"""Yield the rows of a CSV or TSV file, with the line at which each begins.
+
+    The delimiter is the one of , ; \t and | that occurs most in the header. A TSV whose quotes are not those
+    of CSV has literal quotes.
+    """
+    header = next((line for line in iter_lines(name) if line.strip()), "")
+    tabs = _suffix(name) == ".tsv"
+    delimiter = "\t" if tabs else max(_DELIMITERS, key=re.sub('"[^"]*"', "", header).count)
+    if not tabs and delimiter != ",":
+        logger.info("%s: cells are separated by %r", name, delimiter)
+    if not tabs:
+        return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
+    try:
+        for _ in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
+            pass
+    except _QuotesError:
+        logger.info("%s: its quotes are read as they are, since they are not in pairs around cells", name)
+        return (yield from _parsed(name, delimiter, csv.QUOTE_NONE))
+    return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
+
+
+class _QuotesError(DataError):
+    """Quotes that do not enclose cells."""
+
+
+def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(sys.maxsize)  # the default, 128 KiB, is less than a book
+    lines = (f"{line}\n" for line in iter_lines(name))
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] = []
+    begin = 1
+    try:
+        for cells in reader:
+            line, begin = begin, reader.line_num + 1
+            if not cells:  # a blank line
+                continue
+            if not header:
+                header = [cell.strip() for cell in cells]
+                if twice := {cell for cell in header if header.count(cell) > 1}:
+                    raise DataError(f"{name}, line {line}: two columns are named '{min(twice)}'")
+                continue
+            if len(cells) != len(header):
+                counts = f"{len(cells)} cell{'s' * (len(cells) != 1)}, but the header has {len(header)}"
+                hint = "; a cell with the delimiter in it needs quotes" * (len(cells) > len(header))
+                raise DataError(f"{name}, line {line}: {counts}{hint}")
+            yield line, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        unclosed = "unexpected end" in str(error)
+        line, what = (begin, "a quote is never closed") if unclosed else (reader.line_num, first_line(error))
+        raise _QuotesError(f"{name}, line {line}: {what}; a quote within a cell is written twice") from error
+
+
+def _json_rows(name: str) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of JSON Lines with their lines, or those of a list in a JSON file, numbered from -1."""
+    if _suffix(name) == ".json" and not _has_lines_of_json(name):
+        value = read_json(name)
+        if isinstance(
+            value, Mapping
+        ):  # the rows may be the only list in it, as in {"version": 1, "data": [...]}
+            lists = [part for part in value.values() if isinstance(part, list)]
+            value = lists[0] if len(lists) == 1 else [value]
+        if not isinstance(value, list):
+            raise DataError(f'{name}: no list of rows, as in [{{"text": ...}}, ...], nor one row a line')
+        numbered: Iterable[tuple[int, Any]] = ((-number, row) for number, row in enumerate(value, start=1))
+    else:
+        numbered = _lines_of_json(name)
+    for number, row in numbered:
+        if not isinstance(row, Mapping):
+            place = f"line {number}" if number > 0 else f"row {-number}"
+            raise DataError(f'{name}, {place}: {_shown(row)} is no row, as in {{"text": ...}}')
+        yield number, row
+
+
+def _has_lines_of_json(name: str) -> bool:
+    """Return whether the first of several lines is a whole JSON object."""
+    first, *more = [*itertools.islice(filter(str.strip, iter_lines(name)), 2)] or [""]
+    try:
+        return bool(more) and isinstance(parse_json(first, name), Mapping)
+    except DataError:
+        return False
+
+
+def _lines_of_json(name: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(iter_lines(name), start=1):
+        if line.strip():
+            check_surrogates(line, f"{name}, line {number}")
+            yield number, parse_json(line, name, number)
+
+
+def _of_dataset(name: str, data: Any, choice: _Choice) -> Table:
+    """Return the columns of a `datasets.Dataset`, with the names of labels in place of their numbers."""
+    from datasets import ClassLabel
+
+    if not len(data):
+        raise DataError(f"{name}: the table has no row")
+    columns = choice.of(_header(data[0]), name)
+    values: dict[str, list[Any]] = {}
+    for role, column in columns.items():
+        if column in data.column_names:
+            values[role] = list(data[column])
+            feature = data.features[column]
+            feature = getattr(feature, "feature", feature)
+            if isinstance(feature, ClassLabel):
+                values[role] = [_named(cell, feature.names) for cell in values[role]]
+        else:
+            outer, _, inner = column.partition(".")
+            values[role] = [(cell or {}).get(inner) for cell in data[outer]]
+    return Table(name, columns, values)
+
+
+def _named(cell: Any, names: Sequence[str]) -> Any:
+    """Return the name of a label, or those of a list of labels; -1 marks a missing one."""
+    if isinstance(cell, list):
+        return [_named(each, names) for each in cell]
+    return None if cell is None or cell < 0 else names[cell]
+
+
+def _load(name: str) -> tuple[Any, list[str]]:
+    """Load a split of a folder, of a columnar file or of a data set on the hub.
+
+    Returns:
+        The `datasets.Dataset`; or None, and the files of the split if they are text that `read_table` parses.
+
+    Raises:
+        DataError: if there are no such data, or no such split.
+    """
+    import datasets
+    from datasets.packaged_modules.csv.csv import Csv
+
+    hub = _NAME.fullmatch(name)
+    if name.startswith(HUB) and hub is None:
+        raise DataError(f"{name}: not of the form hf:NAME, hf:OWNER/NAME/CONFIGURATION or hf:NAME:SPLIT")
+    folder, chosen = (None, hub[3]) if hub else _folder(name)
+    wanted = SPLITS.get(chosen or "test", (str(chosen),))
+    where = hub[1] if hub else str(folder)
+    with _quiet(name):
+        if folder is not None and not folder.is_dir():
+            if not folder.is_file():
+                raise FileNotFoundError(errno.ENOENT, "No such file")
+            return datasets.load_dataset(_suffix(name)[1:], data_files=name, split="train"), []
+        if folder is not None and any((folder / file).is_file() for file in _SAVED):
+            data = datasets.load_from_disk(where)
+            return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
+        builder = datasets.load_dataset_builder(where, hub[2] if hub else None)
+        files = builder.config.data_files or {}
+        if folder is not None and {_suffix(file) for part in files.values() for file in part} <= _TEXTS:
+            return None, list(files[_split(name, files, wanted)])
+        options = {"keep_default_na": False} if isinstance(builder, Csv) else {}  # "NA" is a text
+        chosen = _split(name, builder.info.splits or files, wanted)
+        return datasets.load_dataset(where, hub[2] if hub else None, split=chosen, **options), []
+
+
+def _split(name: str, splits: Iterable[str], wanted: Sequence[str]) -> str:
+    names = list(map(str, splits))
+    chosen = next((each for each in wanted if each in names), None)
+    if chosen is None:
+        bare = name.removesuffix(f":{wanted[0]}")
+        raise DataError(
+            f"{name}: no split '{wanted[0]}'; there are: {', '.join(names)}; choose one: {bare}:{names[0]}"
+        )
+    return chosen
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Convert any failure of `datasets` into one message, and show none of its progress bars."""
+    from datasets.utils import logging as datasets_logging
+
+    shown, level = datasets_logging.is_progress_bar_enabled(), datasets_logging.get_verbosity()
+    datasets_logging.disable_progress_bar()
+    datasets_logging.set_verbosity(logging.CRITICAL)  # what fails is in the message
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # files and servers of strangers: any error of any code that reads them
+        raise DataError(f"{name}: cannot be loaded ({reason(error)})"[:500]) from error
+    finally:
+        datasets_logging.set_verbosity(level)
+        if shown:
+            datasets_logging.enable_progress_bar()
+
+
+def _suffix(name: str) -> str:
+    """Return the ending of a file's name, before that of its compression."""
+    path = Path(name.lower())
+    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
+
+
+def _folder(name: str) -> tuple[Path, str | None]:
+    """Return the path of a source, and the split that its name chooses."""
+    path = file_of(name)
+    return path, name.removeprefix(f"{path}:") if path.is_dir() and not Path(name).is_dir() else None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,202 @@
+"""Tables of examples: the same rows from every kind of file, and errors that name their place."""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floater.errors import DataError
+from floater.lab.tasks.corpora.tables import Table, is_table, read_table, with_split
+from floater.lab.tasks.language_modeling.data import read_documents
+from floater.lab.training.digests import digests
+
+ROWS = [("NA", "007"), ("null", "2020-01-01"), ('said "so", twice', "1.0"), ("two\nlines\u2028end", "é")]
+"""Cells that readers which guess types change."""
+
+
+def delimited(rows: list[tuple[str, ...]], delimiter: str) -> str:
+    stream = io.StringIO()
+    csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
+    return stream.getvalue()
+
+
+def write_kinds(folder: Path) -> list[str]:
+    """Write `ROWS` in every kind of file, and return the sources."""
+    import datasets
+
+    rows = [("text", "label"), *ROWS]
+    mappings = [dict(zip(rows[0], row, strict=True)) for row in ROWS]
+    lines = "".join(json.dumps(row) + "\n" for row in mappings)
+    texts = {
+        "a.csv": delimited(rows, ","),
+        "semicolons.csv": delimited(rows, ";"),
+        "a.tsv": delimited(rows, "\t"),
+        "a.jsonl": lines,
+        "a.ndjson": f"\n{lines}\n",
+        "lines.json": lines,
+        "list.json": json.dumps(mappings, indent=1),
+        "inner.json": json.dumps({"version": "1", "data": mappings}),
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    for name, pack in {
+        "a.csv.gz": gzip.compress,
+        "a.csv.bz2": bz2.compress,
+        "a.csv.xz": lzma.compress,
+    }.items():
+        (folder / name).write_bytes(pack(texts["a.csv"].encode()))
+    data = datasets.Dataset.from_list(mappings)
+    data.to_parquet(folder / "a.parquet")
+    datasets.DatasetDict(train=data, test=data.select([0])).save_to_disk(folder / "saved")
+    (folder / "files").mkdir()
+    (folder / "files" / "train.csv").write_text(texts["a.csv"], encoding="utf-8")
+    sources = [*texts, "a.csv.gz", "a.csv.bz2", "a.csv.xz", "a.parquet", "saved:train", "files:train"]
+    return [str(folder / name) for name in sources]
+
+
+def test_the_same_rows_are_read_from_every_kind_of_source(tmp_path: Path) -> None:
+    for source in write_kinds(tmp_path):
+        table = read_table(source, ["text", "label"])
+        assert list(zip(table.texts("text"), table.labels(), strict=True)) == ROWS, source
+        assert is_table(source)
+
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\r\ufeff"), min_size=1)
+
+
+@given(
+    rows=st.lists(st.tuples(cells, cells), min_size=1, max_size=5),
+    delimiter=st.sampled_from(",;|\t"),
+)
+def test_what_csv_writes_is_read_back(tmp_path_factory, rows, delimiter) -> None:
+    file = tmp_path_factory.mktemp("tables") / ("a.tsv" if delimiter == "\t" else "a.csv")
+    header = [("text", "label")]
+    stream = io.StringIO()
+    csv.writer(stream, delimiter=delimiter, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(
+        header + rows
+    )
+    file.write_text(stream.getvalue(), encoding="utf-8")
+    table = read_table(file, ["text", "label"])
+    assert list(zip(*table.values.values(), strict=True)) == rows
+    starts = [text.split("\n") for text in stream.getvalue().split("\n")]
+    assert table.lines[0] == 2
+    assert len(starts) > table.lines[-1]
+
+
+def test_quotes_of_a_tsv_that_enclose_no_cell_are_literal(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text('text\tlabel\n"Hi" he said\t1\n"all"\t0\n')
+    assert read_table(file, ["text"]).values["text"] == ['"Hi" he said', '"all"']
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", b"text,label\nfine,1\nbad\n", "a.csv, line 3: 1 cell, but the header has 2"),
+        ("a.csv", b"text,label\na,b,1\n", "line 2: 3 cells.*a cell with the delimiter in it needs quotes"),
+        ("a.csv", b'text,label\n"two\nlines",1\n"open,1\n', "line 4: a quote is never closed"),
+        ("a.csv", b'text,label\n"a"b,1\n', "line 2: .*a quote within a cell is written twice"),
+        ("a.csv", b"text,label\nsch\xf6n,1\n", "line 2: not UTF-8"),
+        ("a.csv", b"a,b\n1,2\n", "no column 'text' or the like; there are: 'a', 'b'; choose one"),
+        ("a.csv", b"text,text\na,b\n", "line 1: two columns are named 'text'"),
+        ("a.csv", b"", "a.csv: the table has no row"),
+        ("a.csv", b"text,label\n", "a.csv: the table has no row"),
+        ("a.csv", b"text,label\na,\n", "line 2, column 'label': there is no label"),
+        ("a.csv", b"PK\x03\x04", "an archive, not text"),
+        ("a.csv.gz", b"text,label\n", "not a gzip file, though its name ends in .gz"),
+        ("a.csv.bz2", bz2.compress(b"text,label\na,1\n")[:-9], "corrupt bzip2 file"),
+        ("a.csv.xz", lzma.compress(b"text,label\na,1\n")[:-9], "corrupt xz file"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2: no 'label'; it has 'text'"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "line 2, column 8: not JSON"),
+        ("a.jsonl", b'["a"]\n', "line 1: .* is no row"),
+        ("a.jsonl", b'{"text": 5, "label": 1}\n', "line 1, column 'text': 5 is no text"),
+        ("a.jsonl", b'{"text": "a", "label": [1]}\n', r"line 1, column 'label': \[1\] is no label"),
+        ("a.jsonl", b'{"text": "\\ud800", "label": 1}\n', r"line 1: \\ud800 is half of a character"),
+        ("a.json", b"5", "no list of rows"),
+        ("a.json", b'[{"text": "a", "label": null}]', "row 1, column 'label': there is no label"),
+        ("a.parquet", b"PAR1", "a.parquet: cannot be loaded"),
+    ],
+)
+def test_an_error_names_file_line_and_column(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message) as caught:
+        (table := read_table(tmp_path / name, ["text", "label"])).texts("text") and table.labels()
+    assert str(tmp_path / name) in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nosuch.csv", "No such file"),
+        ("nosuch.parquet", "No such file"),
+        ("saved:tset", "no split 'tset'; there are: train, test; choose one: .*saved:train"),
+        ("saved:valid", "no split 'validation'"),
+        ("empty", "cannot be loaded"),
+        ("hf:a/b/c/d", "not of the form hf:NAME"),
+    ],
+)
+def test_a_source_that_is_not_there_is_named(tmp_path: Path, monkeypatch, source: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_kinds(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=message):
+        read_table(source, ["text"])
+
+
+def test_columns_are_those_that_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("Text,body,stars\nno,yes,5\n")
+    assert read_table(file, ["text"]).values["text"] == ["no"]
+    assert read_table(file, ["text"], {"text": "body"}).values["text"] == ["yes"]
+    with pytest.raises(DataError, match=r"no column 'bdy', data.columns.text; did you mean 'body'\?"):
+        read_table(file, ["text"], {"text": "bdy"})
+    with pytest.raises(DataError, match=r"has 'txt', which this task does not read; did you mean 'text'\?"):
+        read_table(file, ["text"], {"txt": "body"})
+
+
+def test_the_place_of_a_row_of_several_files_is_that_in_its_file() -> None:
+    parts = [Table(name, {"text": "body"}, {"text": ["a", "b"]}, [2, 5]) for name in ("one", "two")]
+    table = Table("both", {"text": "body"}, {"text": ["a", "b", "a", "b"]}, parts=parts)
+    assert [table.where(row, "text") for row in (1, 2)] == [
+        "one, line 5, column 'body'",
+        "two, line 2, column 'body'",
+    ]
+
+
+def test_a_document_of_a_language_model_is_a_row_or_the_rows_of_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [{"doc": 1, "text": "one\n\ntwo"}, {"doc": 1, "text": "three"}, {"doc": 2, "text": "four"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    name = str(file)
+    assert read_documents(name, "blank line") == [["one", "two", "three"], ["four"]]
+    assert read_documents(name, "line") == [["one"], ["two"], ["three"], ["four"]]
+    assert read_documents(name, "file") == [["one", "two", "three", "four"]]
+    plain = tmp_path / "a.txt"
+    plain.write_text("one\n")
+    with pytest.raises(DataError, match="plain text, without the columns"):
+        read_documents(str(plain), "line", {"text": "body"})
+
+
+def test_json_under_the_name_of_plain_text_is_said(tmp_path: Path, caplog) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text('{"text": "one"}\n')
+    assert read_documents(str(file), "line") == [['{"text": "one"}']]
+    assert "name it .jsonl" in caplog.text
+
+
+def test_a_split_of_a_folder_is_compared_by_the_files_of_the_folder(tmp_path: Path) -> None:
+    write_kinds(tmp_path)
+    folder = tmp_path / "files"
+    source = with_split(str(folder), "train")
+    before = digests({"data.train": source})
+    assert len(before["data.train"]) == 1
+    (folder / "train.csv").write_text("text,label\nother,1\n")
+    assert digests({"data.train": source}) != before
