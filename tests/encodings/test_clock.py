@@ -310,6 +310,21 @@ def test_beside_other_encodings_it_acts_as_alone():
     assert_close(logits(turned, positions, x), expected)
 
 
+@torch.no_grad()
+def test_linear_attention_reads_rotated_queries_and_keys():
+    from floater.transformer import FloaterConfig, FloaterForCausalLM
+
+    plain, clock = (
+        FloaterForCausalLM(
+            FloaterConfig.preset("tiny", vocab_size=11, position=position, attention="linear")
+        ).eval()
+        for position in ("rotary", {"name": "rotary", "clock": {}})
+    )
+    clock.load_state_dict(plain.state_dict(), strict=False)
+    ids = torch.arange(3, 11).view(1, 8)
+    assert_close(clock(ids).logits, plain(ids).logits)
+
+
 def test_grouped_far_distances_are_not_read():
     assert not make("alibi").reads_distances
     assert make("alibi").supports_segment_memory

@@ -206,6 +206,15 @@ class Clock(PositionModel):
             nn.init.zeros_(self.convolution)
             self.convolution[:, 0] = 1.0
 
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether the clock of this encoding changes any of the named hooks."""
+        if isinstance(self.inner, TimedVectors):
+            idle = {"qkv", "rotated", "bias"}
+        else:
+            idle = {"embed", "block", "projection_bias"}
+            idle |= {"bias"} if isinstance(self.inner, TimedRotation) else set()
+        return super().overrides(*(hook for hook in hooks if hook not in idle))
+
     def bake(self, length: int) -> None:
         raise PositionError("the times of a clock depend on the text: there is nothing to bake")
 
