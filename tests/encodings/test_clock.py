@@ -310,6 +310,37 @@ def test_beside_other_encodings_it_acts_as_alone():
     assert_close(logits(turned, positions, x), expected)
 
 
+@torch.no_grad()
+def test_tiles_of_another_encoding_read_queries_that_are_not_rotated():
+    from floater.transformer.kernels import Plain, Tiled
+
+    torch.manual_seed(0)
+    parts = ["shaw", {"name": "rotary", "clock": {"std": 0.5}}]
+    model = build("compose", models=parts, dim=DIM, heads=HEADS, layers=1, max_length=300).double()
+    context = attention_context(
+        model, model.prepare(Positions.arange(300)), 0, torch.randn(1, 300, DIM).double()
+    )
+    call = AttentionCall(model, context, *project_qkv(model, context))
+    tiled = Tiled()
+    assert tiled.supports(call)
+    assert_close(tiled.attend(call)[0], Plain().attend(call)[0])
+
+
+@torch.no_grad()
+def test_linear_attention_reads_rotated_queries_and_keys():
+    from floater.transformer import FloaterConfig, FloaterForCausalLM
+
+    plain, clock = (
+        FloaterForCausalLM(
+            FloaterConfig.preset("tiny", vocab_size=11, position=position, attention="linear")
+        ).eval()
+        for position in ("rotary", {"name": "rotary", "clock": {}})
+    )
+    clock.load_state_dict(plain.state_dict(), strict=False)
+    ids = torch.arange(3, 11).view(1, 8)
+    assert_close(clock(ids).logits, plain(ids).logits)
+
+
 def test_grouped_far_distances_are_not_read():
     assert not make("alibi").reads_distances
     assert make("alibi").supports_segment_memory

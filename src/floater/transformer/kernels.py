@@ -136,9 +136,8 @@ class Linear:
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute the outputs from sums of keys and values."""
-        out = linear_attention(
-            call.q, call.k, call.v, scale=call.scale, mask=call.key_mask, causal=call.causal
-        )
+        q, k = call.rotated()
+        out = linear_attention(q, k, call.v, scale=call.scale, mask=call.key_mask, causal=call.causal)
         return out, None
 
 

@@ -173,7 +173,7 @@ class Clock(PositionModel):
             self.stage = Stage.KEEP
             why = "a cache holds nothing that the times of vectors could be computed from"
             self.card = replace(self.card, exceptions={**self.card.exceptions, "cache": why})
-        self.per, self.rate, self.sum, self.positions, self.std = per, rate, sum, positions, std
+        self.per, self.rate, self.adds_up, self.positions, self.std = per, rate, sum, positions, std
         pairs = inner.turned // 2 if isinstance(inner, TimedRotation) and per == "pair" else 1
         self.shape = (1 if per == "block" else spec.heads), pairs
         clocks, width = self.shape[0] * pairs, spec.dim if hidden is None else hidden
@@ -206,6 +206,15 @@ class Clock(PositionModel):
             nn.init.zeros_(self.convolution)
             self.convolution[:, 0] = 1.0
 
+    def overrides(self, *hooks: str) -> bool:
+        """Return whether the clock of this encoding changes any of the named hooks."""
+        if isinstance(self.inner, TimedVectors):
+            idle = {"qkv", "rotated", "bias"}
+        else:
+            idle = {"embed", "block", "projection_bias"}
+            idle |= {"bias"} if isinstance(self.inner, TimedRotation) else set()
+        return super().overrides(*(hook for hook in hooks if hook not in idle))
+
     def bake(self, length: int) -> None:
         raise PositionError("the times of a clock depend on the text: there is nothing to bake")
 
@@ -217,8 +226,9 @@ class Clock(PositionModel):
         step = torch.where(previous < 0, 0, key - before)
         if positions.key_valid is not None:
             step = step.masked_fill(~positions.key_valid, 0)
+        inner: Any = self.inner
         first = None
-        if isinstance(self.inner, TimedVectors):
+        if isinstance(inner, TimedVectors):
             if positions.query.shape[1] != key.shape[1]:
                 raise PositionError(
                     "a clock of added vectors reads a whole text: decode without a cache (use_cache=False)"
@@ -230,7 +240,7 @@ class Clock(PositionModel):
                     first = first.masked_fill(~positions.key_valid, 0)
                 first = first.cummax(1).values
         key = key if self.positions else torch.zeros_like(key)
-        return ClockState(key, step, earlier[:kernel], first, self.inner.prepare_times(positions))
+        return ClockState(key, step, earlier[:kernel], first, inner.prepare_times(positions))
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[ClockState]) -> QKV:
         if isinstance(self.inner, TimedVectors):
@@ -275,7 +285,7 @@ class Clock(PositionModel):
         ahead = RATES[self.rate](driven + offset)
         if self.rate != "angle":
             ahead = ahead - 1
-        return (ahead * state.step[:, None, :, None]).cumsum(-2) if self.sum else ahead
+        return (ahead * state.step[:, None, :, None]).cumsum(-2) if self.adds_up else ahead
 
     def times(self, k: Tensor, context: AttentionContext[ClockState]) -> Tensor:
         """Return the times of keys; arguments and result as of `advance`, in tokens."""

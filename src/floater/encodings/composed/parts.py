@@ -375,7 +375,8 @@ class Composite(PositionModel):
             return terms
         if part.scale(q.shape[-1]) != self.scale(q.shape[-1]):
             return None  # products of queries and keys would have another scale than those of its `bias`
-        if not self._late_in[context.layer]:
+        later = any(other.overrides("rotated") for other, _ in self._acting(context))
+        if not (later or self._late_in[context.layer]):
             return terms
         if terms.content is not None or terms.keys is not None:
             return None  # they read keys that are not those of the products

@@ -254,7 +254,8 @@ class FloaterRelative(PositionBias):
     def _tail(self, delta: Tensor, decay: Tensor) -> Tensor:
         """Return what lowers the weights of far keys, (..., heads), at distances (..., 1)."""
         rate, reach = F.softplus(decay)
-        return rate * torch.log1p(reach * delta.abs().to(reach.dtype))
+        tail: Tensor = rate * torch.log1p(reach * delta.abs().to(reach.dtype))
+        return tail
 
     def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
         return super().attention_terms(q, k, context) if isinstance(context.state, BiasTable) else None

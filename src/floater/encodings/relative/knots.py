@@ -33,7 +33,8 @@ def knots(end: float, device: torch.device | None = None) -> Tensor:
     count = math.floor(_PER_OCTAVE * (exponent + 2 * mantissa - 2)) + 2
     index = torch.arange(count, dtype=torch.float64, device=device)
     octave = (index / _PER_OCTAVE).floor()
-    return octave.exp2() * (1 + index / _PER_OCTAVE - octave) - 1
+    distances: Tensor = octave.exp2() * (1 + index / _PER_OCTAVE - octave) - 1
+    return distances
 
 
 def interpolate(table: Tensor, delta: Tensor) -> Tensor:
@@ -71,8 +72,7 @@ class _Interpolated(torch.autograd.Function):
         sides, heads, count = table.shape
         integer, mantissa = (torch.int32, 23) if delta.dtype == torch.float32 else (torch.int64, 52)
         shift, bits = mantissa - _BITS, (1 + delta.abs()).view(integer)
-        one = torch.ones((), dtype=delta.dtype).view(integer).item() >> shift  # the index of 1 + 0 is 0
-        whole = (bits >> shift) - one
+        whole = (bits >> shift) - ((1023 if mantissa == 52 else 127) << _BITS)  # less that of 1 + 0
         index = whole.clamp(max=count - 2)
         share = (bits & ((1 << shift) - 1)).to(delta.dtype) / (1 << shift) + (whole - index)
         # the spacing of knots doubles with each octave
@@ -89,7 +89,7 @@ class _Interpolated(torch.autograd.Function):
         return low + share * rise
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (gradient,), (index, share, slope) = gradients, ctx.saved_tensors
         table_shape, delta_shape = ctx.shapes
