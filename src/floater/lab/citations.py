@@ -80,7 +80,7 @@ def citation(trees: Iterable[Mapping[str, Any]]) -> str:
     Example:
         >>> tree = {"task": "documents", "data": {"train": "mine/"}, "model": {"position": "t5"}}
         >>> text = citation([tree])
-        >>> [line for line in text.splitlines() if line[0] == "%"]
+        >>> [line for line in text.splitlines() if line.startswith("%")]
         ['% no entry is known for mine/']
         >>> [line for line in text.splitlines() if line.startswith("@article")]
         ['@article{raffel2020exploring,']
