@@ -121,7 +121,7 @@ def _papers(encoding: str, chosen: Mapping[str, Any]) -> list[Reference]:
         return []
     papers = list(model.card.references)
     if issubclass(model, Composite):
-        for part in map(named, model.named_parts(options(encoding) | chosen)):
+        for part in map(named, model.named_parts(options(encoding) | dict(chosen))):
             papers += _papers(*part)
     return papers
 
