@@ -8,23 +8,16 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from torch import Tensor
 
-from floater import PositionModel, Positions, catalogue
-from floater.encodings import AttentionContext, StackSpec, options
+from floater import catalogue
+from floater.encodings import StackSpec, options
 from floater.encodings.card import CONTRACT
-from floater.encodings.measure import attend
 from floater.lab.cli.listing import LETTERS, PAGE, arguments, columns, summary, table
+from floater.lab.study.analyses.untrained import AXES, DRAWN, pictures
 
 HERE = Path(__file__).parent
 COUNTED = StackSpec(dim=512, heads=8, layers=6, max_length=512)
-DRAWN = StackSpec(dim=64, heads=8, layers=2, max_length=32)
 SIZES = f"at dim {COUNTED.dim}, {COUNTED.heads} heads, {COUNTED.layers} layers, t_max {COUNTED.max_length}"
-AXES = {
-    "vectors": ("component", "position", "value"),
-    "logits": ("key", "query", "logit less its mean"),
-    "weights": ("key", "query", "weight less its mean"),
-}
 HEADER = f"""# Catalogue of position encodings
 
 `make docs` writes this page from the code: injection to kernel and parameters are measured. The properties
@@ -116,67 +109,13 @@ def section(name: str, scores: str) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def example(model: PositionModel) -> Positions:
-    """Return positions for a figure, with all fields that the model reads."""
-    length = DRAWN.max_length
-    at = torch.arange(length)[None]
-    if hasattr(model, "needs"):
-        return Positions.tree([[(i - 1) // 2 if i else -1 for i in range(length - 1)]])
-    return Positions(
-        at,
-        at,
-        target_length=torch.tensor([length]),
-        language=at * 0,
-        reordered=(length - 1 - at) // 2,
-        token=at * 0,
-    )
-
-
-@torch.no_grad()
-def panels(name: str) -> tuple[str, list[Tensor]]:
-    """Return the kind of a model's figure, a key of `AXES`, and its panels.
-
-    These are vectors (positions, components), or logits or weights (queries, keys) of each head; of heads
-    that agree, one.
-    """
-    torch.manual_seed(0)
-    row = catalogue()[name]
-    model = row(DRAWN, **({"segment": 8} if name == "axial" else {})).eval()
-    positions = example(model)
-    state, x = model.prepare(positions), torch.zeros(1, positions.query.shape[1], DRAWN.dim)
-    if model.overrides("qkv", "bias", "logits", "weights", "value_bias") or (
-        model.overrides("mask") and not model.overrides("embed")
-    ):
-        heads, kind = attend(model, state, 0, x + torch.randn(DRAWN.dim)).logits[0], "logits"
-        if model.overrides("weights"):
-            heads, kind = model.weights(heads[None], AttentionContext(state, 0))[0], "weights"
-        seen = heads.isfinite()
-        heads = heads - (heads.masked_fill(~seen, 0.0).sum((1, 2)) / seen.sum((1, 2)))[:, None, None]
-        return kind, list(
-            heads[:1] if torch.allclose(heads, heads[:1].expand_as(heads), atol=1e-5) else heads
-        )
-    if model.overrides("projection_bias"):
-        context = AttentionContext(state, 0, x, {"query": lambda y: y})
-        vectors = model.projection_bias("query", context)
-    elif row.card.point == "relative":
-        word = x.clone()
-        word[0, x.shape[1] // 2] = 1.0
-        vectors = model.embed(word, state) - model.embed(x, state)
-    else:
-        if name == "complex":  # it multiplies
-            x = x + torch.tensor([1.0, 0.0]).repeat(DRAWN.dim // 2)
-        vectors = model.inputs(AttentionContext(state, 0, model.block(model.embed(x, state), state, 0)))[0]
-    assert vectors is not None
-    return "vectors", [vectors[0]]
-
-
 def draw(name: str) -> bytes:
     """Return a PNG of 800 pixels' width: a panel for each head, or one, with axes and one colour bar."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
     from PIL import Image
 
-    kind, shown = panels(name)
+    kind, shown = pictures(name, DRAWN)
     stacked = torch.stack(shown)
     most = max(float(torch.quantile(stacked[stacked.isfinite()].abs(), 0.98)), 1e-4)
     columns = min(4, len(shown))

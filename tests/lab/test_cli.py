@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from floater import catalogue
+from floater.encodings.bibliography import read as read_bibtex
 from floater.lab.cli import main
 from floater.lab.tasks.corpora import cldr
 from processes import in_process
@@ -231,6 +232,36 @@ def test_models_are_found_by_their_properties(fails: Says, capsys: pytest.Captur
     assert fails("models", "--structure", "tree", "--no-learnable", "--year", "2026") == (
         "no position encoding has all these properties; leave out one of them"
     )
+
+
+def test_the_survey_is_shown_beside_what_is_measured(fails: Says, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["axial", "laplacian", "rotary", "alibi"]
+    assert main(["models", "--survey", *names]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    rows = {line.split()[0]: line for line in lines[1:4]}
+    assert set(rows) == {"axial", "laplacian", "rotary"}
+    assert "both (APE)  yes (no)   yes (no)   yes      0 *" in rows["laplacian"]
+    assert any(line.startswith("  laplacian, learnable: the eigenvectors are projected") for line in lines)
+    assert main(["models", "--survey", *names, "--format", "json"]) == 0
+    laplacian = next(r for r in json.loads(capsys.readouterr().out) if r["name"] == "laplacian")
+    assert (laplacian["learnable"], laplacian["learnable survey"]) == (True, False)
+    assert laplacian["#param survey"] == "0"
+    assert main(["models", "--topics", "--format", "csv"]) == 0
+    topics = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {
+        "topic": "decoder",
+        "point": "absolute",
+        "paper": "Bao et al. 2019",
+        "encodings": "pnat",
+    } in topics
+    assert fails("models", "--survey", "--columns", "name") == "--survey takes no --columns"
+    assert fails("models", "--topics", "--year", "2020") == "--topics takes no --year"
+    assert fails("models", "t5", "--bibtex", "--format", "csv") == "--bibtex takes no --format"
+    assert main(["models", "t5", "floater_rotary", "--bibtex"]) == 0
+    assert read_bibtex(capsys.readouterr().out).keys() == {
+        *("raffel2020exploring", "liu2020floater", "su2021roformer")
+    }
 
 
 def test_the_columns_of_models_are_chosen(fails: Says, capsys: pytest.CaptureFixture[str]) -> None:

@@ -186,7 +186,7 @@ def commands(text: str) -> str:
 
 
 def _command(character: str) -> str:
-    letter, *marks = unicodedata.normalize("NFD", character)
+    letter, *marks = list(unicodedata.normalize("NFD", character))
     if len(marks) != 1 or marks[0] not in _ACCENTS:
         return _LETTERS.get(character, character)
     accent = _ACCENTS[marks[0]]

@@ -80,7 +80,7 @@ def citation(trees: Iterable[Mapping[str, Any]]) -> str:
     Example:
         >>> tree = {"task": "documents", "data": {"train": "mine/"}, "model": {"position": "t5"}}
         >>> text = citation([tree])
-        >>> [line for line in text.splitlines() if line[0] == "%"]
+        >>> [line for line in text.splitlines() if line.startswith("%")]
         ['% no entry is known for mine/']
         >>> [line for line in text.splitlines() if line.startswith("@article")]
         ['@article{raffel2020exploring,']
@@ -121,7 +121,7 @@ def _papers(encoding: str, chosen: Mapping[str, Any]) -> list[Reference]:
         return []
     papers = list(model.card.references)
     if issubclass(model, Composite):
-        for part in map(named, model.named_parts(options(encoding) | chosen)):
+        for part in map(named, model.named_parts(options(encoding) | dict(chosen))):
             papers += _papers(*part)
     return papers
 

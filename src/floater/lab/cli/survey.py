@@ -163,4 +163,6 @@ def _surnames(authors: Sequence[str]) -> str:
 
 
 def _word(value: Any) -> str:
-    return {True: "yes", False: "no"}.get(value, value) if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)

@@ -109,7 +109,7 @@ def save(figure: Figure, path: Path) -> None:
 
     _recolour(figure)
     figure.set_layout_engine("none")  # that of the page is kept
-    style = {"svg.fonttype": "path", "pdf.fonttype": 42, "svg.hashsalt": path.name}
+    style: dict[Any, Any] = {"svg.fonttype": "path", "pdf.fonttype": 42, "svg.hashsalt": path.name}
     with themed(), matplotlib.rc_context(style):
         for suffix in (".pdf", ".svg"):  # without their dates, equal figures are equal files
             undated = {"CreationDate": None} if suffix == ".pdf" else {"Date": None}

@@ -34,9 +34,9 @@ class Panel:
 
     title: str
     svg: str
-    caption: str = ""
-    name: str = ""
-    figure: Figure | None = None
+    caption: str
+    name: str
+    figure: Figure
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kinds of plot; the command line lists them without importing what draws them."""
+"""The kinds of plot, which the command line lists without importing what draws them."""
 
 PLOTS = {
     "vectors": "heat map of the position vectors (Liu et al. 2020, Figure 3)",
@@ -13,3 +13,12 @@ PLOTS = {
     "reordering": "whether a moved word is detected (Yang et al. 2019); needs a text",
 }
 """Descriptions of the kinds of plot, by name; `floater.lab.study.analyses.kinds` draws them."""
+FIGURES = {
+    "biases": "Figure 2: absolute and relative biases of the attention matrix",
+    "axial": "Figure 3: axial position embeddings",
+    "dot_products": "Figure 6: dot products of sinusoids, without and with random projections",
+    "tree": "Figure 7: relative positions in a sentence and in its dependency tree",
+    "graph": "Figure 8: relative positions in a graph, by shortest paths",
+    "similarity": "Figure 10: cosine similarity of sinusoids",
+}
+"""Figures of Dufter et al. 2022 by name; `floater.lab.study.analyses.survey_figures` draws them."""

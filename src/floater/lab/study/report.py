@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floater.encodings import catalogue
-from floater.lab.citations import citation
+from floater.lab.citations import citation, study_trees
 from floater.lab.settings import dump
 from floater.lab.study import figures, panels, short_to_long, summary, tables
 from floater.lab.study.results import Results
@@ -189,10 +189,7 @@ def _versions(results: Results) -> dict[str, list[str]]:
 
 def _citation(results: Results) -> str:
     """Return the BibTeX entries of the encodings, the data sets and the software of a study."""
-    settings = results.settings
-    prepared = {"data": None} if settings.short_to_long.enabled else {}  # of files that the study names
-    trials = [asdict(trial.settings) | prepared for trial in results.grid.trials]
-    return citation([asdict(settings) | {"models": None}, *trials])
+    return citation(study_trees(asdict(results.settings)))
 
 
 def _latex(results: Results) -> str:

@@ -210,7 +210,7 @@ def _score(results: Results, variant: Variant, column: Column, best: bool) -> Ce
     conclusion = results.conclusion(comparison) if comparison else "not tested"
     text = f"{spread(value, column)} {MARKS[conclusion]}".strip()
     kinds = [*(["best"] if best else []), *([conclusion] if MARKS[conclusion] else [])]
-    numbers = {"": value.mean, "std": value.spread, "seeds": len(value.scores)}
+    numbers: dict[str, Any] = {"": value.mean, "std": value.spread, "seeds": len(value.scores)}
     if results.baseline and len(results.grid.variants) > 1:
         numbers[f"against {results.baseline.name}"] = conclusion if comparison else None
     return Cell(text, " ".join(kinds), numbers)

@@ -12,6 +12,7 @@ from floater.lab.cli.config_file import width
 
 if TYPE_CHECKING:
     from floater.encodings import Card
+    from floater.lab.table import Format
 
 FORMATS = ("text", "markdown", "csv", "json", "latex")
 POINTS = ("none", "absolute", "relative", "both")
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
     from floater.encodings import StackSpec, catalogue, options
     from floater.lab.cli import listing, survey
 
+    _check(arguments)
     spec = StackSpec(arguments.dim, arguments.heads, arguments.layers, arguments.max_length)
     if arguments.topics:
         print(survey.topics().format(arguments.format or "text"))
@@ -98,7 +100,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         print(bibtex(reference for name in names for reference in catalogue()[name].card.references))
     elif arguments.survey:
-        form = arguments.format or "text"
+        form: Format = arguments.format or "text"
         print(survey.table(rows, whole=form != "text").format(form))
         if form == "text":
             print(f"\n{survey.legend(names, width())}")
@@ -116,6 +118,24 @@ def run(arguments: argparse.Namespace) -> None:
         if hidden:
             print(f"A wider terminal, --columns or --format also shows: {', '.join(hidden)}.")
         print(f"\n{table.text()}")
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that the chosen view does not use.
+
+    Raises:
+        DataError: if there is one.
+    """
+    filters = ("point", "injection", "structure", "kernel", "year", *PROPERTIES)
+    unused = {
+        "survey": ("columns",),
+        "bibtex": ("columns", "format"),
+        "topics": ("names", "columns", *filters),
+    }
+    for view, names in unused.items():
+        for name in names if getattr(arguments, view) else ():
+            if getattr(arguments, name) not in (None, []):
+                raise DataError(f"--{view} takes no {'NAME' if name == 'names' else f'--{name}'}")
 
 
 def _is_described(card: Card, arguments: argparse.Namespace) -> bool:

@@ -1,0 +1,82 @@
+"""Tables in every format, whatever their cells say."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floater import catalogue
+from floater.encodings import StackSpec
+from floater.lab.cli import listing, survey
+from floater.lab.table import FORMATS, Cell, Table, escape
+
+TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)")
+
+
+def is_valid(latex: str) -> bool:
+    """Return whether a text has nothing that stops LaTeX: special characters, open braces or formulas."""
+    bare = re.sub(r"\$[^$]*\$", "", _COMMAND.sub("", latex))
+    depth = 0
+    for character in bare:
+        depth += (character == "{") - (character == "}")
+        if depth < 0:
+            return False
+    return depth == 0 and not re.search(r"[$%#_^~&<>|\\]", bare)
+
+
+@given(TEXT)
+def test_every_text_is_escaped(text):
+    assert is_valid(escape(text))
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=4))
+def test_every_format_has_every_cell(rows):
+    table = Table(["name", "value"], [[Cell(a), Cell(b)] for a, b in rows])
+    read = list(csv.reader(io.StringIO(table.csv())))
+    assert read[1:] == [list(row) for row in rows]
+    assert json.loads(table.json()) == [{"name": a, "value": b} for a, b in rows]
+    body = table.latex().split("\\midrule\n")[1].split("\\bottomrule")[0]
+    assert body.count(r" \\" + "\n") == len(rows)
+    assert len(table.markdown().splitlines()) >= len(rows) + 2
+
+
+def test_values_become_columns_of_their_own():
+    cells = [Cell("1.5 ± 0.1", values={"": 1.52, "std": 0.12}), Cell("–", values={"": None})]
+    table = Table(["model", "BLEU"], [[Cell("a"), cells[0]], [Cell("b"), cells[1]]])
+    assert table.csv() == "model,BLEU,BLEU std\na,1.52,0.12\nb,,\n"
+    assert json.loads(table.json())[1] == {"model": "b", "BLEU": None, "BLEU std": None}
+    assert json.loads(Table(["x"], [[Cell("nan", values={"": float("nan")})]]).json()) == [{"x": None}]
+
+
+def test_a_long_table_breaks_between_pages():
+    table = Table(["n"], [[Cell(str(number))] for number in range(41)], "l")
+    assert table.latex("All of them").startswith(
+        "\\begin{longtable}{l}\n\\caption{All of them} \\\\\n\\toprule"
+    )
+    assert "longtable" not in Table(["n"], table.rows[:40], "l").latex("40").split("\\begin{tabular}")[1]
+
+
+@pytest.mark.parametrize("form", [each for each in FORMATS if each != "text"])
+def test_the_catalogue_and_the_survey_are_written_whole(form):
+    spec = StackSpec(dim=16, heads=2, layers=2, max_length=8)
+    names = ("rotary", "tree", "deberta")
+    rows = [listing.columns(name, spec) for name in names]
+    for table in (listing.table(rows, listing.PAGE), survey.table(rows), survey.topics()):
+        text = table.format(form)
+        assert not text.endswith("\n")
+        if form == "latex":
+            lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+            assert {line.count(" & ") for line in lines} == {len(table.head) - 1}
+            assert all(is_valid(cell) for line in lines for cell in line.removesuffix(r" \\").split(" & "))
+
+
+def test_whatever_the_catalogue_says_is_escaped():
+    for model in catalogue().values():
+        text = escape(f"{model.card.equation} {model.card.paper} {model.card.models}")
+        assert is_valid(text)
+        assert text.isascii()
