@@ -1,4 +1,4 @@
-"""The wheel: it has the configurations and pages that commands read, and its hints name a command that works."""
+"""The wheel: it has the configurations, and its hints name a command that works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import floater
 ROOT = Path(floater.__file__).parents[2]
 TASKS = {
     "translation": "data: {train: pairs.csv, valid: pairs.csv, vocabulary_size: 300}",
-    "language_modeling": "data: {train: pairs.csv, valid: pairs.csv, columns: {text: en}, vocabulary_size: 300, block: 16}",
+    "language_modeling": "data: {train: texts.csv, valid: texts.csv, vocabulary_size: 300, block: 16}",
     "generated": "data: {problem: copy, train: 20, valid: 5}",
     "documents": "data: {train: texts.csv, valid_share: 0.3}",
 }
