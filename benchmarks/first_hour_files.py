@@ -60,10 +60,8 @@ def prepare(folder: Path) -> None:
 def _tables(folder: Path) -> None:
     """Write tables of texts with labels and of pairs, in every kind of file, and wrong ones."""
     texts = [(f"it was {label} film {i}", label) for i in range(20) for label in ("good", "bad")]
-    pairs = [
-        tuple((folder / f"train.{code}").read_text().splitlines()[i] for code in ("en", "de"))
-        for i in range(60)
-    ]
+    english, german = ((folder / f"train.{code}").read_text().splitlines()[:60] for code in ("en", "de"))
+    pairs = list(zip(english, german, strict=True))
     csv_text = "review,stars\n" + "".join(f'"{text}",{label}\n' for text, label in texts)
     rows = [{"text": text, "label": label} for text, label in texts]
     files: dict[str, str | bytes] = {
@@ -75,10 +73,8 @@ def _tables(folder: Path) -> None:
         "reviews.csv.gz": gzip.compress(csv_text.encode()),
         "reviews.csv.xz": lzma.compress(csv_text.encode()),
         "new.txt": "it was good\nit was bad\n",
-        "pairs.jsonl": "".join(
-            json.dumps({"translation": dict(zip(("en", "de"), pair, strict=True))}) + "\n" for pair in pairs
-        ),
-        "pairs.json": json.dumps([dict(zip(("source", "target"), pair, strict=True)) for pair in pairs]),
+        "pairs.jsonl": "".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in pairs),
+        "pairs.json": json.dumps([{"source": en, "target": de} for en, de in pairs]),
         "tags.jsonl": json.dumps({"words": ["good", "film"], "tags": ["ADJ", "NOUN"]}) + "\n",
         "ragged.csv": "text,label\ngood,1\nbad\n",
         "comma.csv": "text,label\ngood, or not,1\n",
@@ -155,6 +151,12 @@ def _configurations() -> dict[str, dict[str, object]]:
             "task": "tagging",
             "data": {"train": "words.conllu", "valid": "words.conllu"},
             "model": model | {"position": "tree", "position_options": {"binary": True, "depth": 4}},
+            "training": _STEPS,
+        },
+        "tags": {
+            "task": "tagging",
+            "data": {"train": "tags.jsonl", "valid": "tags.jsonl", "min_count": 1},
+            "model": model,
             "training": _STEPS,
         },
         "events": {
