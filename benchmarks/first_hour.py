@@ -396,10 +396,9 @@ train reviews.yaml run=runs/new data.train=hf:a/b/c/d
 train reviews.yaml run=runs/new data.columns.text=reviw
 train reviews.yaml run=runs/new data.columns.txt=review
 train reviews.yaml run=runs/new data.valid=other.csv
-train reviews.yaml run=runs/new data.valid=other.csv data.valid_share=null
 train reviews.yaml run=runs/new data.valid_share=0
 train reviews.yaml run=runs/new data.long=part
-train reviews.yaml run=runs/new data.max_length=999
+train reviews.yaml run=runs/new data.max_length=7
 train reviews.yaml run=runs/new training.lr_scheduler_type=constant training.warmup_steps=5
 evaluate runs/reviews --source other.csv
 evaluate runs/reviews --source new.txt
