@@ -143,6 +143,41 @@ plot runs/translation vectors --where 'encoder block 1 query' --numbers numbers.
 plot runs/relative attention --length 12
 plot runs/sinusoidal probe
 plot bert similarity --output bert.png
+init classify/long long.yaml
+configs classify
+train --help classification
+train reviews.yaml
+train reviews.yaml data.columns.text=review data.columns.label=stars run=runs/named
+train reviews.yaml data.train=reviews.tsv run=runs/tsv
+train reviews.yaml data.train=semicolons.csv run=runs/semicolons
+train reviews.yaml data.train=reviews.jsonl run=runs/jsonl
+train reviews.yaml data.train=reviews.json run=runs/json
+train reviews.yaml data.train=reviews.parquet run=runs/parquet
+train reviews.yaml data.train=reviews.csv.gz run=runs/gz
+train reviews.yaml data.train=reviews.csv.xz run=runs/xz
+train reviews.yaml data.train=saved run=runs/saved
+train reviews.yaml data.train=tables run=runs/tables
+train reviews.yaml data.train=[reviews.csv,reviews.jsonl] run=runs/several
+train reviews.yaml data.valid=saved:test data.valid_share=null data.test_share=0 run=runs/valid
+train reviews.yaml data.long=parts data.max_length=8 run=runs/parts
+train reviews.yaml extend.length=96 data.max_length=null run=runs/whole
+train reviews.yaml training.lr_scheduler_type=cosine run=runs/cosine
+evaluate runs/reviews
+evaluate runs/reviews --part test
+evaluate runs/reviews --source reviews.jsonl --output labels.txt
+evaluate runs/parts --source saved
+predict runs/reviews --source new.txt
+predict runs/reviews --source reviews.csv --output predicted.txt
+train pairs.yaml
+train pairs.yaml data.train=pairs.json data.valid=pairs.json run=runs/list
+evaluate runs/pairs --source pairs.json
+translate runs/pairs --source pairs.jsonl --output pairs.out
+train causal.yaml data.train=reviews.jsonl data.valid=reviews.csv run=runs/tables-text
+evaluate runs/causal --source reviews.parquet
+train filled.yaml data.train=reviews.jsonl data.valid=reviews.jsonl run=runs/filled-table
+train longer.yaml data.train=reviews.jsonl data.valid=reviews.jsonl train=lora run=runs/lora
+train tags.yaml
+train documents.yaml data.train=reviews.csv run=runs/documents-table
 study grid-small.yaml
 study grid-small.yaml --report
 study grid-small.yaml --report --json
@@ -330,6 +365,58 @@ plot runs/translation attention --text test.en
 plot runs/translation reordering --text test.en
 plot test.en vectors
 plot bert attention --text nosuch.txt
+train reviews.yaml run=runs/new data.train=ragged.csv
+train reviews.yaml run=runs/new data.train=comma.csv
+train reviews.yaml run=runs/new data.train=open.csv
+train reviews.yaml run=runs/new data.train=quote.csv
+train reviews.yaml run=runs/new data.train=nolabel.csv
+train reviews.yaml run=runs/new data.train=onelabel.csv
+train reviews.yaml run=runs/new data.train=unique.csv
+train reviews.yaml run=runs/new data.train=nameless.csv
+train reviews.yaml run=runs/new data.train=twice.csv
+train reviews.yaml run=runs/new data.train=header.csv
+train reviews.yaml run=runs/new data.train=empty.csv
+train reviews.yaml run=runs/new data.train=latin.csv
+train reviews.yaml run=runs/new data.train=sheet.csv
+train reviews.yaml run=runs/new data.train=plain.csv.gz
+train reviews.yaml run=runs/new data.train=cut.csv.xz
+train reviews.yaml run=runs/new data.train=broken.jsonl
+train reviews.yaml run=runs/new data.train=lacking.jsonl
+train reviews.yaml run=runs/new data.train=numbers.jsonl
+train reviews.yaml run=runs/new data.train=lists.jsonl
+train reviews.yaml run=runs/new data.train=number.json
+train reviews.yaml run=runs/new data.train=broken.parquet
+train reviews.yaml run=runs/new data.train=nosuch.csv
+train reviews.yaml run=runs/new data.train=nosuch.parquet
+train reviews.yaml run=runs/new data.train=saved:tset
+train reviews.yaml run=runs/new data.train=tables:test
+train reviews.yaml run=runs/new data.train=folder
+train reviews.yaml run=runs/new data.train=new.txt
+train reviews.yaml run=runs/new data.train=hf:a/b/c/d
+train reviews.yaml run=runs/new data.columns.text=reviw
+train reviews.yaml run=runs/new data.columns.txt=review
+train reviews.yaml run=runs/new data.valid=other.csv
+train reviews.yaml run=runs/new data.valid_share=0
+train reviews.yaml run=runs/new data.long=part
+train reviews.yaml run=runs/new data.max_length=7
+train reviews.yaml run=runs/new training.lr_scheduler_type=constant training.warmup_steps=5
+evaluate runs/reviews --source other.csv
+evaluate runs/reviews --source new.txt
+evaluate runs/reviews --part all
+predict runs/reviews --source nameless.csv
+train pairs.yaml run=runs/new data.valid=reviews.csv
+train pairs.yaml run=runs/new data.valid=null
+train pairs.yaml run=runs/new data.train=train.en
+train pairs.yaml run=runs/new data.columns.source=english
+train translation.yaml run=runs/new data.columns.source=english
+evaluate runs/pairs --source pairs.json --reference test.de
+evaluate runs/pairs --source test.en
+translate runs/pairs --source nameless.csv
+train causal.yaml run=runs/new data.columns.text=body
+train causal.yaml run=runs/new data.train=nameless.csv
+train tagging.yaml run=runs/new data.train=tags.jsonl
+train tags.yaml run=runs/new data.train=untagged.jsonl
+train documents.yaml run=runs/new data.train=onelabel.csv
 study
 study nosuch.yaml
 study generated.yaml

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 from pathlib import Path
 
+import datasets
 import torch
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -44,6 +47,7 @@ def prepare(folder: Path) -> None:
         asked = [{"id": f"{name}-{i}", "question": "where is it ?", "answers": [answer]} for i in range(20)]
         tree = {"data": [{"title": name, "paragraphs": [context | {"qas": asked}]}]}
         (folder / f"{name}.json").write_text(json.dumps(tree))
+    _tables(folder)
     (folder / "broken.yaml").write_text("run: x\ntask: [generated\n")
     (folder / "empty.yaml").write_text("")
     (folder / "list.yaml").write_text("- run\n- task\n")
@@ -51,6 +55,58 @@ def prepare(folder: Path) -> None:
     _checkpoints(folder)
     for name, tree in _configurations().items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(tree))
+
+
+def _tables(folder: Path) -> None:
+    """Write tables of texts with labels and of pairs, in every kind of file, and wrong ones."""
+    texts = [(f"it was {label} film {i}", label) for i in range(20) for label in ("good", "bad")]
+    english, german = ((folder / f"train.{code}").read_text().splitlines()[:60] for code in ("en", "de"))
+    pairs = list(zip(english, german, strict=True))
+    csv_text = "review,stars\n" + "".join(f'"{text}",{label}\n' for text, label in texts)
+    rows = [{"text": text, "label": label} for text, label in texts]
+    files: dict[str, str | bytes] = {
+        "reviews.csv": csv_text,
+        "reviews.tsv": csv_text.replace('",', '"\t').replace("review,", "review\t"),
+        "semicolons.csv": csv_text.replace('",', '";').replace("review,", "review;"),
+        "reviews.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "reviews.json": json.dumps({"data": rows}),
+        "reviews.csv.gz": gzip.compress(csv_text.encode()),
+        "reviews.csv.xz": lzma.compress(csv_text.encode()),
+        "new.txt": "it was good\nit was bad\n",
+        "pairs.jsonl": "".join(json.dumps({"translation": {"en": en, "de": de}}) + "\n" for en, de in pairs),
+        "pairs.json": json.dumps([{"source": en, "target": de} for en, de in pairs]),
+        "tags.jsonl": json.dumps({"words": ["good", "film"], "tags": ["ADJ", "NOUN"]}) + "\n",
+        "ragged.csv": "text,label\ngood,1\nbad\n",
+        "comma.csv": "text,label\ngood, or not,1\n",
+        "open.csv": 'text,label\n"good,1\n',
+        "quote.csv": 'text,label\n"a" film,1\n',
+        "nolabel.csv": "text,label\ngood,1\nbad,\n",
+        "onelabel.csv": "text,label\ngood,1\nbad,1\n",
+        "unique.csv": "text,label\n" + "".join(f"text {i},{i}\n" for i in range(20)),
+        "other.csv": "text,label\ngood,great\n",
+        "nameless.csv": "a,b\n1,2\n",
+        "twice.csv": "text,text\na,b\n",
+        "header.csv": "text,label\n",
+        "empty.csv": "",
+        "latin.csv": "text,label\nsch\xf6n,1\n".encode("latin-1"),
+        "sheet.csv": b"PK\x03\x04",
+        "plain.csv.gz": "text,label\ngood,1\n",
+        "cut.csv.xz": lzma.compress(csv_text.encode())[:-9],
+        "broken.jsonl": '{"text": "a", "label": 1}\n{"text": "b"\n',
+        "lacking.jsonl": '{"text": "a", "label": 1}\n{"txt": "b"}\n',
+        "numbers.jsonl": '{"text": 5, "label": 1}\n',
+        "lists.jsonl": '["a"]\n',
+        "number.json": "5",
+        "broken.parquet": b"PAR1",
+        "untagged.jsonl": '{"words": ["good", "film"], "tags": ["ADJ"]}\n',
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    data = datasets.Dataset.from_list(rows)
+    data.to_parquet(folder / "reviews.parquet")
+    datasets.DatasetDict(train=data, test=data.select(range(6))).save_to_disk(folder / "saved")
+    (folder / "tables").mkdir()
+    (folder / "tables" / "train.csv").write_text(csv_text)
 
 
 def _checkpoints(folder: Path) -> None:
@@ -97,6 +153,12 @@ def _configurations() -> dict[str, dict[str, object]]:
             "model": model | {"position": "tree", "position_options": {"binary": True, "depth": 4}},
             "training": _STEPS,
         },
+        "tags": {
+            "task": "tagging",
+            "data": {"train": "tags.jsonl", "valid": "tags.jsonl", "min_count": 1},
+            "model": model,
+            "training": _STEPS,
+        },
         "events": {
             "task": "events",
             "data": {"train": "events.csv"},
@@ -116,6 +178,18 @@ def _configurations() -> dict[str, dict[str, object]]:
             "training": _STEPS,
         },
         "cola": {"task": "glue", "data": {"task": "CoLA", "folder": "glue", "max_length": 32}, **from_bert},
+        "reviews": {
+            "task": "classification",
+            "data": {"train": "reviews.csv", "valid_share": 0.2, "test_share": 0.2, "max_length": 24},
+            **from_bert,
+        },
+        "pairs": {
+            "task": "translation",
+            "data": {"train": "pairs.jsonl", "valid": "pairs.jsonl", "vocabulary_size": 300},
+            "model": model,
+            "training": _STEPS,
+            "decoding": {"beam": 1, "max_ratio": 0.2},
+        },
         "squad": {
             "task": "squad",
             "data": {"train": "squad.json", "valid": "asked.json", "max_length": 32, "stride": 8},

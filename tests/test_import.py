@@ -10,6 +10,7 @@ from transformers import BertConfig, BertModel
 
 import floater
 from floater import _hf
+from floater.errors import install
 from floater.transformer import FloaterConfig, FloaterModel
 from floater.transformer.documents import DocumentsConfig
 from floater.transformer.events import EventsConfig
@@ -63,7 +64,7 @@ for version in (None, "5.3.0.dev0", "4.57.1"):
     lines = done.stdout.splitlines()
     assert len(lines) == 9
     assert all("floater.transformer and floater.pretrained need Transformers" in line for line in lines)
-    assert all(line.endswith("pip install 'floater[hf]'") for line in lines)
+    assert all(line.endswith(install("hf")) for line in lines)
     assert all("not installed" in line for line in lines[:3])
     assert all("5.20 or newer, and 5.3.0.dev0 is installed" in line for line in lines[3:6])
 

@@ -6,20 +6,23 @@ import would fail with the name of a module of Transformers, and without a hint 
 
 import re
 
+from floater.errors import install
+
 OLDEST = (5, 20)
 """The oldest version that works: the lower bound of the extra "hf" in pyproject.toml."""
 
 _NEEDS = "floater.transformer and floater.pretrained need Transformers"
-_INSTALL = "type: pip install 'floater[hf]'"
 
 try:
     import transformers
 except ModuleNotFoundError as error:
     if error.name != "transformers":
         raise
-    raise ModuleNotFoundError(f"{_NEEDS}, which is not installed; {_INSTALL}", name="transformers") from error
+    _message = f"{_NEEDS}, which is not installed; type: {install('hf')}"
+    raise ModuleNotFoundError(_message, name="transformers") from error
 
 _installed = transformers.__version__
 if tuple(map(int, re.findall(r"\d+", _installed)[:2])) < OLDEST:
     _oldest = ".".join(map(str, OLDEST))
-    raise ImportError(f"{_NEEDS} {_oldest} or newer, and {_installed} is installed; {_INSTALL}")
+    _message = f"{_NEEDS} {_oldest} or newer, and {_installed} is installed"
+    raise ImportError(f"{_message}; type: {install('hf')}")

@@ -40,6 +40,29 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"did you mean '{lower[near[0]]}'?" if near else f"there are: {', '.join(lower.values())}"
 
 
+def install(extra: str) -> str:
+    """Return the command that installs an extra from where the library came: an index, a wheel or a clone.
+
+    Example:
+        >>> install("lab").startswith("pip install ")
+        True
+    """
+    import importlib.metadata
+    import json
+    from urllib.parse import unquote, urlparse
+
+    clone = pathlib.Path(__file__).parents[2]
+    if (clone / "pyproject.toml").is_file():
+        return f"pip install -e '{clone}[{extra}]'"
+    try:
+        record = importlib.metadata.distribution("floater").read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:  # its folder is on the path
+        record = None
+    path = unquote(urlparse(json.loads(record).get("url", "")).path) if record else ""
+    name = path if path and os.path.exists(path) else "floater"
+    return f"pip install '{name}[{extra}]'"
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's message, or its name.
 

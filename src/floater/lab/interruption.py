@@ -24,9 +24,11 @@ class Interrupted(KeyboardInterrupt):
 
     Args:
         number: number of the signal.
-        message: one line; by default one that is true of every command, "" for none.
+        message: one line; by default that of a training, "" for none.
 
     Attributes:
+        number: number of the signal.
+        is_default: whether the message is the default.
         exit_code: 128 and the signal's number, as a shell reports a process that a signal ended: 130 for
             SIGINT, 143 for SIGTERM, 138 for SIGUSR1.
 
@@ -39,7 +41,7 @@ class Interrupted(KeyboardInterrupt):
         name = signal.Signals(number).name
         default = f"stopped by {name}; a training that is started again resumes from its last checkpoint"
         super().__init__(default if message is None else message)
-        self.exit_code = 128 + number
+        self.number, self.is_default, self.exit_code = number, message is None, 128 + number
 
 
 class StopRequest:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings import PositionModel, build, catalogue
+from floater.errors import install
 from floater.positions import Positions
 from floater.testing.inputs import SIZES, randomize_zeros
 from floater.testing.stack import KeyValueCache, Stack
@@ -104,7 +105,7 @@ class Case:
             unittest.SkipTest: if `blocks` is not "transformer".
         """
         if self.blocks != "transformer":
-            raise SkipTest("needs the blocks of floater.transformer: pip install 'floater[hf]'")
+            raise SkipTest(f"needs the blocks of floater.transformer: {install('hf')}")
 
 
 def reference() -> ModuleType:

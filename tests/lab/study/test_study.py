@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from floater.errors import DataError
+from floater.errors import DataError, install
 from floater.lab.cli import main
 from floater.lab.settings import dump
 from floater.lab.study import run
@@ -137,7 +137,7 @@ def test_a_study_runs_once_at_a_time_and_is_reported_meanwhile(
         (["CONFIG", "seeds=[]"], "at least one seed"),
         (["CONFIG", "models.sinusoidl={}"], "trial sinusoidl-1: unknown position model 'sinusoidl'"),
         (["CONFIG", "budget.core=2"], "did you mean 'budget.cores'?"),
-        (["CONFIG", "launcher=ray"], "pip install 'floater[ray]'"),
+        (["CONFIG", "launcher=ray"], install("ray")),
         (["CONFIG", "budget.trial_memory=900000"], "no room for a trial"),
     ],
 )

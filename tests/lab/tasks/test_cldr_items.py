@@ -9,6 +9,7 @@ from itertools import permutations
 
 import pytest
 
+from floater.errors import install
 from floater.lab.tasks.corpora.cldr_items import (
     CORE,
     ITEMS,
@@ -220,5 +221,5 @@ def test_an_inventory_that_cannot_be_written_is_refused(changes, message):
 
 def test_missing_babel_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "babel", None)
-    with pytest.raises(ImportError, match=re.escape("pip install 'floater[lab]'")):
+    with pytest.raises(ImportError, match=re.escape(install("lab"))):
         pools_of("en", "de", 0, ITEMS, CORE)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
-from signal import SIGINT, SIGPIPE
+from signal import SIGINT, SIGPIPE, Signals
 from typing import Any
 
-from floater.errors import reason
+from floater.errors import install, reason
 from floater.lab.cli.streams import discard, is_unread, usable_streams
 from floater.lab.interruption import Interrupted, raising
+
+_EXTRAS = {"ray": "ray", "submitit": "slurm", "tensorboard": "tensorboard"}
+"""The extra of a package that is not in "lab"."""
+_RESUMING = {"train", "study"}
+_COMPUTING = {"train", "study", "evaluate", "predict", "translate", "extend", "plot", "demo"}
+"""Commands that use more than one thread."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not (received or isinstance(error, KeyboardInterrupt)):
             raise
         stop = error if isinstance(error, Interrupted) else Interrupted((*received, SIGINT)[0])
+        words = sys.argv[1:] if arguments is None else arguments
+        if stop.is_default and not _RESUMING & {*words[:1]}:
+            stop = Interrupted(stop.number, _stopped(stop.number))
         if message := str(stop):
             _fail(message)
         return stop.exit_code
@@ -45,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     """Run the command line and report an error in one line."""
+    _limit_threads(sys.argv[1:] if arguments is None else arguments)
     from floater.lab.cli.parser import parse  # here a signal that arrives meanwhile is handled
 
     code = 0
@@ -60,8 +71,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "floater").startswith("floater"):
             raise
-        install = "which is not installed; type: pip install 'floater[lab]'"
-        return _fail(f"this command needs {error.name}, {install}")
+        extra = _EXTRAS.get(error.name or "", "lab")
+        return _fail(f"this command needs {error.name}, which is not installed; type: {install(extra)}")
     except OSError as error:
         named = error.filename is not None
         return _fail(f"{error.filename}: {error.strerror}" if named else reason(error))
@@ -70,6 +81,20 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         return _fail(str(error), refused)
     return code
+
+
+def _stopped(number: int) -> str:
+    """Return the message of a command that a signal ended and that is no training."""
+    return f"stopped by {Signals(number).name}; the command writes its result at the end: start it again"
+
+
+def _limit_threads(words: Sequence[str]) -> None:
+    """Give a command that computes nothing one thread, before torch is imported.
+
+    Several threads of OpenMP that wait for one another burn minutes of a loaded machine.
+    """
+    if not _COMPUTING & {*words[:1]} or {"-h", "--help"} & {*words}:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _code(error: Exception) -> int | None:

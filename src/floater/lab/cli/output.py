@@ -31,6 +31,28 @@ def print_values(values: Mapping[str, Any]) -> None:
         print(f"{name:<{left}}{shown}")
 
 
+MEANINGS = {
+    "loss_original": "loss of the checkpoint on validation rows, before its extension",
+    "loss_before": "loss on validation rows before the first step",
+    "loss": "loss on the validation set, in nats per predicted token, document or text",
+    "long_loss_before": "loss on rows of evaluation.length tokens before the first step",
+    "long_loss": "loss on rows of evaluation.length tokens, by default extend.length",
+    "perplexity": "exp of the loss",
+    "longest": "length of the longest training example",
+    "averaged": "checkpoints whose mean is the final model",
+    "cut_translations": "translations that reached the maximum length",
+    "macro_f1": "mean of the F1 of the classes, in percent",
+}
+"""Meanings of the values of a training's result that their names do not say."""
+
+
+def explain(values: Mapping[str, Any]) -> None:
+    """Explain values of a training's result on standard error, in one line."""
+    parts = [f"{name}: {MEANINGS[name]}" for name in values if name in MEANINGS]
+    if parts:
+        print(f"floater: {'; '.join(parts)}", file=sys.stderr)
+
+
 def print_study(results: Results, *, as_json: bool) -> int:
     """Print the results of a study and return the exit code."""
     from floater.lab.study import tables

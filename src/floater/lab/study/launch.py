@@ -33,6 +33,8 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     waiting = [trial for trial in grid.trials if trial.name not in finished]
     if finished:
         logger.info("%s of %s trials are finished", len(finished), len(grid.trials))
+    if waiting:
+        logger.info("%s trials to run, %s at a time; %s", len(waiting), launcher.slots, plan(grid, launcher))
     ended = set(finished)
     running: dict[str, tuple[Trial, Started]] = {}
     bar = _bar(grid.trials, waiting)
@@ -64,6 +66,13 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     finally:
         bar.close()
         _end([*running.values()])
+
+
+def plan(grid: Grid, launcher: Launcher) -> str:
+    """Return the memory that the trials of a study may take, and what they write, for the log."""
+    budget, trials = getattr(launcher, "budget", None), grid.trials[0].run.parent
+    memory = f"each may take {budget.trial_memory:g} GiB of memory and " if budget else "each "
+    return f"{memory}writes checkpoints and a model to {trials}; the report is {trials.parent}/report.html"
 
 
 def _end(running: Sequence[tuple[Trial, Started]]) -> None:

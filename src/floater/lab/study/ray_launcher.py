@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from floater.errors import install
 from floater.lab.settings import SettingsError
 from floater.lab.study.grid import Trial
 from floater.lab.study.local_launcher import Started
@@ -100,7 +101,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise SettingsError("launcher is 'ray', which is missing: pip install 'floater[ray]'") from error
+        raise SettingsError(f"launcher is 'ray', which is missing: {install('ray')}") from error
     return ray
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from floater.errors import first_line
+from floater.errors import first_line, install
 from floater.lab.settings import SettingsError
 from floater.lab.study.grid import Trial
 from floater.lab.study.local_launcher import Started
@@ -121,7 +121,5 @@ def _submitit() -> Any:
     try:
         import submitit
     except ImportError as error:
-        raise SettingsError(
-            "launcher is 'slurm', which needs submitit: pip install 'floater[slurm]'"
-        ) from error
+        raise SettingsError(f"launcher is 'slurm', which needs submitit: {install('slurm')}") from error
     return submitit

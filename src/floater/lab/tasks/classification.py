@@ -290,8 +290,8 @@ def read_texts(
         chosen = {role: column for role, column in (columns or {}).items() if role in ("text", *roles)}
         table = read_table(name, roles, chosen if not labelled else columns)
         labels = table.labels() if labelled else [None] * len(table)
-        for row, label in enumerate(labels if classes is not None else ()):
-            if label not in classes:
+        for row, label in enumerate(labels):
+            if classes is not None and label not in classes:
                 raise DataError(
                     f"{table.where(row, 'label')}: '{label}' is none of {', '.join(classes)}"[:500]
                 )

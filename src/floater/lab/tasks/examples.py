@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from floater.errors import DataError
 from floater.lab.training import TokenBatchSampler
 from floater.lab.training.model import evaluating
+from floater.lab.training.progress import watched
 
 logger = logging.getLogger(__name__)
 Collate = Callable[[Sequence[Any]], dict[str, Any]]
@@ -118,7 +119,8 @@ def in_batches(
         [([0, 1], [4, 5]), ([2], [6])]
     """
     lengths = list(examples.lengths)
-    for indices in TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False):
+    sampler = TokenBatchSampler(lengths, max(max_tokens, *lengths, 1), seed=0, shuffle=False)
+    for indices in watched(sampler, len(sampler), "batches"):
         yield indices, send_to_device(collate([examples[i] for i in indices]), device)
 
 

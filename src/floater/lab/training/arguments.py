@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
-from floater.lab.training.schedule import constant, inverse_sqrt, linear
+from floater.lab.training.schedule import constant, inverse_sqrt, linear, of_transformers
 from floater.lab.training.settings import TrainingSettings
 
 
@@ -45,8 +45,11 @@ def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> 
     warmup, total = warmup_steps(training, batches)
     if training.lr_scheduler_type == "linear":
         return linear(optimizer, warmup=warmup, total=total, initial=training.initial_learning_rate)
-    if training.lr_scheduler_type == "constant_with_warmup":
+    if training.lr_scheduler_type in ("constant", "constant_with_warmup"):
         return constant(optimizer, warmup=warmup, initial=training.initial_learning_rate)
+    if training.lr_scheduler_type != "inverse_sqrt":
+        name, initial = training.lr_scheduler_type, training.initial_learning_rate
+        return of_transformers(name, optimizer, warmup=warmup, total=total, initial=initial)
     return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_learning_rate)
 
 
@@ -54,8 +57,8 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
     """Return the numbers of warm-up steps and of training steps, given the number of batches in an epoch.
 
     Raises:
-        DataError: if a linear schedule has no steps left after the warm-up, or the processes cannot share
-            the batches of a step.
+        DataError: if a schedule that ends at 0 has no steps left after the warm-up, or the processes cannot
+            share the batches of a step.
 
     Example:
         >>> warmup_steps(TrainingSettings(warmup_steps=0.1, num_train_epochs=2), batches=41)
@@ -68,7 +71,8 @@ def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:
     total = training.max_steps or training.num_train_epochs * -(-batches // parts)
     steps = training.warmup_steps
     warmup = int(steps * total if steps < 1 else steps)
-    if training.lr_scheduler_type == "linear" and warmup >= total:
+    is_endless = training.lr_scheduler_type in ("inverse_sqrt", "constant", "constant_with_warmup")
+    if not is_endless and warmup >= total:
         raise DataError(f"training.warmup_steps is {warmup}; it must be below the training's {total} steps")
     return warmup, total
 

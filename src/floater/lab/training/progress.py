@@ -1,10 +1,59 @@
 """Progress of a training: a progress bar on a terminal, lines otherwise."""
 
+import logging
 import sys
-from typing import Any
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
+
+_T = TypeVar("_T")
+_MINUTE, _DELAY = 60.0, 5.0
+"""Seconds between two lines in a file, and before a bar is shown on a terminal."""
+_ESTIMATED = 5
+"""Number of steps after which the time of a training is estimated."""
+logger = logging.getLogger(__name__)
+
+
+def watched(items: Iterable[_T], total: int, what: str) -> Iterator[_T]:
+    """Yield items, and show how many are done and the time left: a bar on a terminal, else a line a minute.
+
+    Nothing is shown of what takes less.
+
+    Args:
+        items: items, each of about the same work.
+        total: their number.
+        what: noun for an item, in the plural.
+
+    Example:
+        >>> list(watched([1, 2], 2, "batches"))
+        [1, 2]
+    """
+    began = last = time.monotonic()
+    with tqdm(total=total, unit=what, delay=_DELAY, leave=False, dynamic_ncols=True, disable=None) as bar:
+        for done, item in enumerate(items):
+            now = time.monotonic()
+            if bar.disable and done and now - last >= _MINUTE:
+                left = duration((now - began) / done * (total - done))
+                logger.info("%s of %s %s, about %s left", f"{done:,}", f"{total:,}", what, left)
+                last = now
+            yield item
+            bar.update()
+
+
+def duration(seconds: float) -> str:
+    """Return a rounded duration in words.
+
+    Example:
+        >>> duration(50), duration(2400), duration(6 * 3600 + 900), duration(86400 * 5)
+        ('50 seconds', '40 minutes', '6 hours', '5 days')
+    """
+    for unit, size in (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 1.5 * size or (unit == "minute" and seconds >= size):
+            return f"{seconds / size:.0f} {unit}{'s' * (round(seconds / size) != 1)}"
+    return f"{seconds:.0f} seconds"
 
 
 class TrainingProgress(ProgressCallback):
@@ -23,7 +72,8 @@ class TrainingProgress(ProgressCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Open the bar at the first step of this process."""
-        self.current_step = state.global_step
+        self.current_step = self._first = state.global_step
+        self._began: float | None = None
         if state.is_world_process_zero:
             self.training_bar = tqdm(
                 total=state.max_steps,
@@ -31,6 +81,24 @@ class TrainingProgress(ProgressCallback):
                 unit="step",
                 dynamic_ncols=True,
                 disable=None,  # shown only on a terminal
+            )
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Estimate the time of the training from its first steps, without the very first."""
+        super().on_step_end(args, state, control, **kwargs)  # type: ignore[no-untyped-call]
+        steps, now = state.global_step - self._first, time.monotonic()
+        if steps == 1:
+            self._began = now
+        if self._began is None or steps < _ESTIMATED or not state.is_world_process_zero:
+            return
+        seconds = (now - self._began) / (steps - 1)
+        self._began, left = None, state.max_steps - state.global_step
+        if left * seconds > _MINUTE:
+            logger.info(
+                "about %s for the %s steps left, at %.2g s a step, and the validations",
+                *(duration(left * seconds), f"{left:,}", seconds),
             )
 
     def on_log(

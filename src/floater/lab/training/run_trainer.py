@@ -372,7 +372,7 @@ class RunTrainer(FloaterTrainer):
             write_json(run / RESULT, result)
             save_whole(run / MODEL, model, processor)
         self.accelerator.wait_for_everyone()
-        logger.info("%s: %s", run / MODEL, ", ".join(f"{k} {v}" for k, v in result.items()))
+        logger.info("the final model is in %s, its scores in %s", run / MODEL, run / RESULT)
         return run
 
     def result(self, sources: Sequence[Path]) -> dict[str, Any]:

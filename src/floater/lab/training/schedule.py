@@ -1,10 +1,11 @@
-"""Learning rate schedules: a linear warm-up, then inverse square root, linear or constant."""
+"""Learning rate schedules: a linear warm-up, then one of several decays."""
 
 import math
 from collections.abc import Callable
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import get_scheduler
 
 
 def inverse_sqrt(optimizer: Optimizer, *, warmup: int, initial: float = 1e-7) -> LambdaLR:
@@ -98,6 +99,29 @@ def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> Lamb
     if warmup < 0:
         raise ValueError(f"warmup is {warmup} updates; it must be at least 0")
     return _warmed(optimizer, warmup, initial, lambda update: 1.0)
+
+
+def of_transformers(
+    name: str, optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.0
+) -> LambdaLR:
+    """Warm up linearly, then follow a schedule of `transformers.get_scheduler`, such as "cosine".
+
+    The arguments are those of ``linear``.
+
+    Example:
+        >>> import torch
+        >>> sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        >>> schedule = of_transformers("cosine", sgd, warmup=2, total=6)
+        >>> rates = []
+        >>> for _ in range(7):
+        ...     rates.append(round(schedule.get_last_lr()[0], 4))
+        ...     sgd.step()
+        ...     schedule.step()
+        >>> rates
+        [0.0, 0.5, 1.0, 0.8536, 0.5, 0.1464, 0.0]
+    """
+    decay = get_scheduler(name, optimizer, num_warmup_steps=warmup, num_training_steps=total).lr_lambdas[0]
+    return _warmed(optimizer, warmup, initial, decay)
 
 
 def learning_rates(scheduler: LambdaLR, updates: int | None = None) -> dict[str, float]:

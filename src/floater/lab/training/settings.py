@@ -36,6 +36,17 @@ def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: floa
             raise ValueError(f"{name} is {value}; it must be {bound}")
 
 
+SchedulerName = Literal[
+    "inverse_sqrt",
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant_with_warmup",
+    "constant",
+]
+
+
 @dataclass(frozen=True)
 class Flow:
     """Schedule of the flow's parameters (Liu et al. 2020, section 4.4).
@@ -62,8 +73,9 @@ class TrainingSettings:
 
     Attributes:
         learning_rate: learning rate at the end of the warm-up.
-        lr_scheduler_type: schedule of the learning rate after its warm-up: "inverse_sqrt", "linear" (down to
-            0 at the last step), or "constant_with_warmup".
+        lr_scheduler_type: schedule of the learning rate after its warm-up, by the names of Transformers:
+            "inverse_sqrt", "linear", "cosine", "cosine_with_restarts" and "polynomial" (down to 0 at the last
+            step), "constant_with_warmup", or "constant" without a warm-up.
         warmup_steps: number of steps of linear warm-up; a value below 1 is a share of all steps.
         initial_learning_rate: learning rate at the first step, from which the warm-up begins.
         max_tokens: largest number of tokens in a batch of one process, padding included.
@@ -102,7 +114,7 @@ class TrainingSettings:
     """
 
     learning_rate: float = 7e-4
-    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "inverse_sqrt"
+    lr_scheduler_type: SchedulerName = "inverse_sqrt"
     warmup_steps: int | float = 4000
     initial_learning_rate: float = 1e-7
     max_tokens: int = 2000
@@ -149,6 +161,11 @@ class TrainingSettings:
                     f"{event}_steps is {steps}, and {event}_strategy '{strategy}' would not read it; set "
                     f"{event}_strategy to 'steps', or {event}_steps to null"
                 )
+        if self.warmup_steps and self.lr_scheduler_type == "constant":
+            raise ValueError(
+                f"warmup_steps is {self.warmup_steps}, and lr_scheduler_type 'constant' has none; use "
+                "'constant_with_warmup'"
+            )
         if self.warmup_steps == 0 and self.lr_scheduler_type == "inverse_sqrt":
             raise ValueError("warmup_steps is 0; it must be at least 1 before an inverse square root")
         if self.warmup_steps > 1 and self.warmup_steps != int(self.warmup_steps):

@@ -147,6 +147,21 @@ def test_what_learns(folder: Path, what: str) -> None:
     assert (scores["loss"], scores["long_loss"]) == (result["loss"], result["long_loss"])
 
 
+def test_the_adapter_beside_the_model_is_what_is_merged_in_it(folder: Path, caplog) -> None:
+    from peft import PeftModel
+
+    extend = {"method": "yarn", "positions": "consecutive"}
+    run, _ = train(write_config(folder, "adapter", train="lora", extend=extend))
+    base = LlamaForCausalLM.from_pretrained(folder / "llama").eval()
+    length = load(CausalLMSettings, run / "config.yaml").extend.length
+    floater.extend(base, length, "yarn")
+    tokens = torch.arange(12)[None] % 30
+    merged, before = AutoModelForCausalLM.from_pretrained(run / "model")(tokens).logits, base(tokens).logits
+    torch.testing.assert_close(PeftModel.from_pretrained(base, run / "adapter").eval()(tokens).logits, merged)
+    assert not torch.allclose(before, merged)
+    assert "adapters in 4 layers: 2 q_proj, 2 v_proj" in caplog.text
+
+
 @pytest.mark.parametrize(("name", "what"), [("llama", "lora"), ("gpt_neox", "all")])
 def test_a_resumed_run_ends_with_the_weights_of_a_whole_one(folder: Path, name: str, what: str) -> None:
     """Also where files have other names of the weights, as those of GPT-NeoX."""

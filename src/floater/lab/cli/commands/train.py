@@ -9,7 +9,7 @@ from typing import Any
 
 from floater.lab.cli.arguments import add_json, add_trust, count
 from floater.lab.cli.config_file import add_config, is_trusted, read_config
-from floater.lab.cli.output import print_json, print_values
+from floater.lab.cli.output import explain, print_json, print_values
 from floater.lab.cli.runs import start
 from floater.lab.cli.streams import outliving_terminal
 
@@ -87,4 +87,8 @@ def run(arguments: argparse.Namespace) -> None:
         if not first:
             return
     result = {"run": str(folder), **json.loads((folder / RESULT).read_text(encoding="utf-8"))}
-    (print_json if arguments.json else print_values)(result)
+    if arguments.json:
+        print_json(result)
+        return
+    print_values(result)
+    explain(result)

@@ -12,6 +12,8 @@ from decimal import Decimal
 from random import Random
 from typing import Any
 
+from floater.errors import install
+
 Format = Callable[[Any], str]  # function from a babel locale to the text of a value
 
 LANGUAGES = ("de", "en", "fr")  # any two distinct ones make a pair
@@ -84,7 +86,7 @@ def load_babel() -> Any:
         import babel.numbers
         import babel.units
     except ImportError as error:
-        raise ImportError("the built-in corpus needs babel: pip install 'floater[lab]'") from error
+        raise ImportError(f"the built-in corpus needs babel: {install('lab')}") from error
     return babel
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -121,6 +124,37 @@ def learn(model: PreTrainedModel, what: Literal["all", "lora", "positions"], ada
             raise DataError(f"lora: {first_line(error)}") from error
     for parameter in positions:
         parameter.requires_grad_(True)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
+    shares = f"{trained:,} of {total:,} parameters ({100 * trained / total:.2f} %)"
+    logger.info(
+        "trained: %s; %s of positions%s", shares, f"{sum(p.numel() for p in positions):,}", _adapted(model)
+    )
+
+
+def _adapted(model: nn.Module) -> str:
+    """Return a text that names the layers with adapters."""
+    adapted = [name for name, module in model.named_modules() if hasattr(module, "lora_A")]
+    kinds = Counter(name.rpartition(".")[2] for name in adapted)
+    names = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return f"; adapters in {len(adapted)} layers: {names}" if adapted else ""
+
+
+def save_adapter(model: nn.Module, folder: Path, base: str) -> None:
+    """Save the adapters of a model in the format of `peft`, for `PeftModel.from_pretrained`.
+
+    Args:
+        model: model with adapters.
+        folder: new directory.
+        base: location of the checkpoint without adapters.
+    """
+    from peft import get_peft_model_state_dict
+
+    config: Any = model.peft_config["default"]  # type: ignore[index]
+    config.base_model_name_or_path, config.inference_mode = base, True
+    config.save_pretrained(str(folder))
+    states = {f"base_model.model.{k}": v.contiguous() for k, v in get_peft_model_state_dict(model).items()}
+    save_file(states, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
 
 def merge(model: nn.Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from floater.lab.training.settings import TrainingSettings
+from floater.lab.training.settings import SchedulerName, TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Training(TrainingSettings):
     """Optimisation. Defaults are those shared by all tasks in RoBERTa's fine-tuning (Liu et al. 2019)."""
 
     learning_rate: float = 1e-5
-    lr_scheduler_type: Literal["inverse_sqrt", "linear", "constant_with_warmup"] = "linear"
+    lr_scheduler_type: SchedulerName = "linear"
     warmup_steps: int | float = 0.06
     initial_learning_rate: float = 0.0
     per_device_train_batch_size: int | None = 16

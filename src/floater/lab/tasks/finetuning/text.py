@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast
 
 from floater.lab.tasks.examples import Encoded
-from floater.lab.tasks.finetuning.extension import Adapter, learn, merge, training_positions
+from floater.lab.tasks.finetuning.checkpoint import locate
+from floater.lab.tasks.finetuning.extension import Adapter, learn, merge, save_adapter, training_positions
 from floater.lab.tasks.finetuning.features import readable
 from floater.lab.tasks.finetuning.settings import Training
 from floater.lab.tasks.finetuning.task import CheckpointTask, FineTuningSettings
@@ -24,6 +26,8 @@ from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import TrainingSettings
 
 Texts = Sequence[Sequence[str]]
+ADAPTER = "adapter"
+"""Directory in a run with the adapters of its final model, whose matrices have them merged."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +38,8 @@ class TextSettings(FineTuningSettings):
         data: source of the text, and its division into rows.
         train: trained parameters: "all", or "lora", adapters in place of the checkpoint's matrices, or
             "positions" alone. Positions (an extension, a plugged flow, learned tables) are always trained.
-        lora: settings of the adapters, which are merged into the matrices of the final model.
+        lora: settings of the adapters, which are merged into the matrices of the final model, and saved in
+            the run's directory `adapter`, in the format of `peft`.
     """
 
     random_positions: ClassVar[bool] = True
@@ -87,6 +92,9 @@ class TextTask(CheckpointTask):
         return training_positions(super().trainer(prepared, run, **options), prepared.settings)
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
+        settings = prepared.settings
+        if settings.train == "lora" and PartialState().is_main_process:
+            save_adapter(prepared.model, Path(settings.run) / ADAPTER, locate(settings.model.path))
         merge(prepared.model)
         return super().final(prepared)
 

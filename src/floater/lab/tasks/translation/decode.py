@@ -18,6 +18,7 @@ from floater.lab.tasks.translation.settings import Decoding
 from floater.lab.text.bpe import encode
 from floater.lab.training import TokenBatchSampler
 from floater.lab.training.model import evaluating
+from floater.lab.training.progress import watched
 from floater.transformer import FloaterForConditionalGeneration
 from floater.transformer.reading import Reading
 
@@ -118,7 +119,8 @@ def translate_and_count(
     budget = max(decoding.max_tokens // decoding.beam, max(lengths))
     cut = 0
     with evaluating(model):
-        for batch in TokenBatchSampler(lengths, budget, seed=0, shuffle=False):
+        sampler = TokenBatchSampler(lengths, budget, seed=0, shuffle=False)
+        for batch in watched(sampler, len(sampler), "batches"):
             rule = None if reading is None else replace(reading, length=spaced[batch])
             generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding, rule)
             allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
