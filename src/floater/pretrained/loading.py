@@ -207,7 +207,7 @@ def save_model(
             )
     settings = extension_settings(model)
     part_alone = plugged(model) is None and settings is None and _is_changed(model)
-    if part_alone or _has_scaled_part(model):
+    if part_alone or has_scaled_part(model):
         # Transformers reads the fusions that a model needs only from the configuration of the whole model
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     original(model, save_directory, *args, **kwargs)
@@ -236,7 +236,7 @@ def _check_adapters(model: Any) -> None:
             )
 
 
-def _has_scaled_part(model: Any) -> bool:
+def has_scaled_part(model: Any) -> bool:
     """Return whether a part of a model was extended by its configuration, and that of the whole differs."""
     configs = [
         each for each in (model.config, *vars(model.config).values()) if isinstance(each, PreTrainedConfig)

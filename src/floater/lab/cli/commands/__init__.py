@@ -13,6 +13,7 @@ from floater.lab.cli.commands import (
     data,
     demo,
     evaluate,
+    export,
     extend,
     glue,
     help,
@@ -26,7 +27,7 @@ from floater.lab.cli.commands import (
 )
 
 COMMANDS = (
-    *(train, translate, evaluate, predict, extend, glue, models, plot, study, data, demo, configs, init),
-    *(completion, help),
+    *(train, translate, evaluate, predict, extend, export, glue, models, plot, study, data, demo, configs),
+    *(init, completion, help),
 )
 """The modules of the commands, in the order of the help."""
