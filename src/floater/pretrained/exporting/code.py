@@ -25,7 +25,7 @@ _FILE = "modeling_floater"
 
 
 @torch.no_grad()
-def write_code(model: nn.Module, directory: Path) -> str:
+def write_code(model: Any, directory: Path) -> str:
     """Write a model and the code of its class, which needs torch and Transformers alone.
 
     Args:
@@ -40,7 +40,8 @@ def write_code(model: nn.Module, directory: Path) -> str:
     """
     model = inner(model)
     check_whole(model)
-    settings, config = extension_settings(model), copy.deepcopy(model.config)
+    settings: Any = extension_settings(model)
+    config = copy.deepcopy(model.config)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("floater.")}
     method = None if settings is None else settings["method"]
     if plugged(model) is not None and method is None:
@@ -60,10 +61,10 @@ def write_code(model: nn.Module, directory: Path) -> str:
             f"no Auto class of transformers loads a {type(model).__name__}; export one with a head"
         )
     kind: Any = _written_class(type(model), template, directory)
-    settings = {**config.to_dict(), "model_type": kind.config_class.model_type}
+    fields = {**config.to_dict(), "model_type": kind.config_class.model_type}
     copied = kind.from_pretrained(
         None,
-        config=kind.config_class.from_dict(settings),
+        config=kind.config_class.from_dict(fields),
         state_dict=weights,
         dtype=type(model).dtype.fget(model),
     )
@@ -84,7 +85,7 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
         ExportError: if the class that it inherits from is not one of Transformers.
     """
     config = base.config_class
-    if getattr(transformers, base.__name__, None) is not base:
+    if base is not getattr(transformers, base.__name__, None):
         raise ExportError(f"{base.__name__} is not a class of transformers, from which code could import it")
     example = {"modeling_plugged": ("Bert", "BertModel"), "modeling_attention": ("Llama", "LlamaForCausalLM")}
     family, head = example[template]
@@ -109,7 +110,7 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
     return getattr(module, f"Floater{base.__name__}")
 
 
-def _auto_classes(model: nn.Module) -> list[str]:
+def _auto_classes(model: Any) -> list[str]:
     """Return the names of the Auto classes that load models of a class."""
     names = []
     for name, auto in vars(modeling_auto).items():

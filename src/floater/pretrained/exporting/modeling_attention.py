@@ -101,7 +101,8 @@ def attend(
         positions = (order * visible).amax(-1) - begin
         far = positions >= settings["trained"]
     if settings["group"] is None or not (compiling or bool(far.any())):
-        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, key, value, mask, **kwargs)
+        function: Any = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return function(module, query, key, value, mask, **kwargs)  # type: ignore[no-any-return]
     window, size = settings["group"]
     frequencies = getattr(rotary, settings["frequencies"])
     shift = positions // size + window - window // size - positions

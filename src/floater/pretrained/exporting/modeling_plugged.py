@@ -75,15 +75,17 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     """
     if image:
         return None
-    words = arguments.get("input_ids")
+    words: Any = arguments.get("input_ids")
     words = arguments.get("inputs_embeds") if words is None else words
     first = 0 if padding is None else padding + 1
     if (ids := arguments.get("position_ids")) is not None:
-        return (ids - first).clamp(min=0)
+        shifted: Tensor = (ids - first).clamp(min=0)
+        return shifted
     cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
     length, cached = words.shape[1], 0 if cache is None else cache.get_seq_length()
     if mask is None and padding is not None and arguments.get("input_ids") is not None:
-        return ((words != padding).cumsum(1) - 1 + cached).clamp(min=0)
+        counted: Tensor = ((words != padding).cumsum(1) - 1 + cached).clamp(min=0)
+        return counted
     if mask is None:
         return torch.arange(cached, cached + length, device=words.device)[None]
     if mask.ndim != 2 or mask.shape[1] != cached + length:
@@ -91,4 +93,5 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
             f"attention_mask is {tuple(mask.shape)}; it must be (batch, {cached + length}), or give "
             "position_ids"
         )
-    return (mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
+    indices: Tensor = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
+    return indices

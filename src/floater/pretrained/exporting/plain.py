@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ def _clex(
             factors = (1 / (scaled.double().cpu() * base)).tolist()
             options = {"long_factor": factors, "attention_factor": factor}
             config.max_position_embeddings = old
-            if reason := rotary.refusal(SimpleNamespace(config=config), "longrope", new, options):
+            if reason := rotary.refusal(cast(Any, SimpleNamespace(config=config)), "longrope", new, options):
                 raise ExportError(f"{type(body).__name__} takes no factors for its frequencies: {reason}")
             rotary.scale(config, "longrope", new, options)
 

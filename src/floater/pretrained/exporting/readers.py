@@ -6,11 +6,13 @@ of them with their versions. All three derive the number of tokens from these ke
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -35,8 +37,7 @@ _LLAMA, _LONGROPE = frozenset({"llama", "mistral"}), frozenset({"phi3", "minicpm
 def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) -> list[str]:
     """Change the fields of a saved configuration to those that a reader understands.
 
-    Every configuration also gets `rope_theta` and `rope_scaling` as Transformers 4 reads them, which would
-    otherwise ignore `rope_parameters` without a word.
+    The fields also get the names that Transformers 4 reads, which ignores `rope_parameters` without a word.
 
     Args:
         fields: contents of `config.json`; changed in place.
@@ -49,6 +50,10 @@ def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) ->
     Raises:
         ExportError: if the reader would compute another model.
     """
+    if reader == "llama.cpp" and getattr(config, "relative_attention_max_distance", 128) != 128:
+        raise ExportError(
+            "llama.cpp computes T5's buckets up to a distance of 128 whatever the configuration says"
+        )
     notes = []
     for section, part in _rotary_configs(fields, config):
         rope = native.parameters(part)
@@ -60,9 +65,9 @@ def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) ->
             )
         nested = "full_attention" in part.rope_parameters
         target = section["rope_parameters"]["full_attention"] if nested else section["rope_parameters"]
-        notes += _RULES[reader](section, target, part)
-        if not nested:
-            _add_names_of_version_4(section, part.model_type)
+        if kind == "longrope" and part.model_type != "phi3":  # version 4 computes it from other lengths
+            target["attention_factor"] = _attention_factor(part)
+        notes += [*_RULES[reader](section, target, part), *_add_names_of_version_4(section, part)]
     return notes
 
 
@@ -78,26 +83,43 @@ def _rotary_configs(
             yield from _rotary_configs(value, part)
 
 
-def _add_names_of_version_4(section: dict[str, Any], model_type: str) -> None:
+def _add_names_of_version_4(section: dict[str, Any], config: PreTrainedConfig) -> list[str]:
+    """Add the names of Transformers 4 to fields, unless version 5 then computes another rotation."""
     rope = section["rope_parameters"]
-    apart = {"rope_theta", "partial_rotary_factor"}
-    section.update({name: rope[name] for name in apart & rope.keys()})
-    scaling = {name: value for name, value in rope.items() if name not in apart}
-    if scaling.get("rope_type", "default") == "default":
-        return
-    if model_type != "phi3":
-        section["rope_scaling"] = scaling
-    elif scaling.keys() <= {
-        "rope_type",
-        "short_factor",
-        "long_factor",
-        "factor",
-        "original_max_position_embeddings",
-    }:
-        # version 4 takes exactly three entries for Phi-3, and computes the factor from the lengths
-        section["rope_scaling"] = {
-            "type": "longrope", "short_factor": scaling["short_factor"], "long_factor": scaling["long_factor"]
-        }  # fmt: skip
+    full = rope.get("full_attention", rope)
+    apart = ("rope_theta", "partial_rotary_factor")
+    names = {name: full[name] for name in apart if name in full}
+    if "sliding_attention" in rope:
+        names["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    if full.get("rope_type", "default") != "default":
+        names["rope_scaling"] = {name: value for name, value in full.items() if name not in apart}
+        if config.model_type == "phi3":  # three entries alone; the factor follows from the lengths
+            factors = {name: full.get(name) for name in ("short_factor", "long_factor")}
+            names["rope_scaling"] = {"type": full["rope_type"], **factors}
+    try:
+        both = type(config).from_dict(copy.deepcopy({**section, **names}))
+    except (StrictDataclassError, TypeError, ValueError):
+        both = None
+    alone = type(config).from_dict(copy.deepcopy(section))
+    if both is None or _rotation(both) != _rotation(alone):
+        return ["Transformers 4 does not read its rotary parameters; use version 5"]
+    section.update(names)
+    return []
+
+
+def _rotation(config: Any) -> Any:
+    """Return the frequencies and the factor of sines and cosines of each kind of layer."""
+    kinds = [kind for kind, value in config.rope_parameters.items() if isinstance(value, dict)]
+    return [_computed(config, kind) for kind in kinds or [None]]
+
+
+def _computed(config: Any, layers: str | None) -> tuple[dict[str, Any], list[float], float]:
+    rope = config.rope_parameters if layers is None else config.rope_parameters[layers]
+    if rope["rope_type"] == "default":
+        return {name: rope.get(name) for name in ("rope_theta", "partial_rotary_factor")}, [], 1.0
+    function = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
+    frequencies, factor = function(config, torch.device("cpu"), layer_type=layers)
+    return {}, frequencies.tolist(), factor
 
 
 def _unchanged(section: dict[str, Any], rope: dict[str, Any], config: Any) -> list[str]:
@@ -162,9 +184,7 @@ _RULES: Mapping[str, _Rule] = {
 
 def _attention_factor(config: Any) -> float:
     """Return the factor of sines and cosines by Transformers."""
-    layers = "full_attention" if "full_attention" in config.rope_parameters else None
-    function = ROPE_INIT_FUNCTIONS[native.parameters(config)["rope_type"]]
-    return float(function(config, torch.device("cpu"), layer_type=layers)[1])
+    return _computed(config, "full_attention" if "full_attention" in config.rope_parameters else None)[2]
 
 
 def _default_attention_factor(config: Any, rope: Mapping[str, Any]) -> float:
