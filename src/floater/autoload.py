@@ -35,6 +35,9 @@ _WRAPPERS = {
         ("PreTrainedModel", "load_adapter", "load_adapter"),
         ("PreTrainedModel", "save_pretrained", "save_model"),
     ),
+    "transformers.generation.continuous_batching.continuous_api": (
+        ("ContinuousMixin", "init_continuous_batching", "batch_continuously"),
+    ),
     "transformers.trainer": (("Trainer", "_load_from_checkpoint", "resume"),),
     "transformers.models.auto.configuration_auto": (("AutoConfig", "from_pretrained", "load_config"),),
 }

@@ -14,7 +14,9 @@ import torch
 import transformers
 
 import floater
-from floater.pretrained import ExportError, plain_model
+from floater import FloaterConfig
+from floater.pretrained import ExportError, PlugError, plain_model
+from floater.transformer import FloaterForCausalLM
 
 from . import zoo
 from .extended import ROTARY, build, extended, given
@@ -273,3 +275,19 @@ def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ExportError, match="exists already"):
         floater.export(build("llama"), tmp_path)
+
+
+@pytest.mark.parametrize("method", ["clex", "self_extend", "log_n"])
+def test_texts_in_one_row_are_refused_unless_the_model_is_plain(method: str) -> None:
+    """Continuous batching would bypass the rules of these methods; a plain model has none."""
+    model = extended("llama", method)
+    with pytest.raises(PlugError, match="no continuous batching"):
+        model.init_continuous_batching()
+    if method == "clex":
+        assert plain_model(model).init_continuous_batching() is not None
+
+
+def test_models_of_this_library_refuse_continuous_batching() -> None:
+    model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=20, position="rotary"))
+    with pytest.raises(PlugError, match="no continuous batching"):
+        model.init_continuous_batching()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
     spec = importlib.util.spec_from_file_location(_FILE, file)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[_FILE] = importlib.util.module_from_spec(spec)  # Transformers reads its source there
     spec.loader.exec_module(module)
     return getattr(module, f"Floater{base.__name__}")
 

@@ -145,7 +145,9 @@ def _for_servers(section: dict[str, Any], rope: dict[str, Any], config: Any) -> 
             else:
                 rope["short_mscale"] = rope["long_mscale"] = stated
     if kind == "longrope":
-        notes = ["vLLM reads a LongRoPE model up to its original length unless --max-model-len is given"]
+        notes = []
+        if "original_max_position_embeddings" in section:
+            notes.append("vLLM reads texts of the original length unless --max-model-len is given")
         if rope["short_factor"] != rope["long_factor"]:
             notes.append("vLLM and SGLang use long_factor for texts of all lengths")
         return notes
