@@ -86,7 +86,8 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
         ExportError: if the class that it inherits from is not one of Transformers.
     """
     config = base.config_class
-    if base is not getattr(transformers, base.__name__, None):
+    listed: Any = getattr(transformers, base.__name__, object)
+    if listed is not base:
         raise ExportError(f"{base.__name__} is not a class of transformers, from which code could import it")
     example = {"modeling_plugged": ("Bert", "BertModel"), "modeling_attention": ("Llama", "LlamaForCausalLM")}
     family, head = example[template]
