@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from floater.encodings import PositionError, PositionModel, build, catalogue
     from floater.flow import FlowEncoder, MLPField, SinusoidField, ZeroField, solve
     from floater.positions import Positions
-    from floater.pretrained import bake, extend, load, plug, save, unplug
+    from floater.pretrained import bake, export, extend, load, plug, save, unplug
     from floater.transformer import FloaterConfig
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "bake",
     "build",
     "catalogue",
+    "export",
     "extend",
     "load",
     "plug",
@@ -42,7 +43,7 @@ _NAMES = {
     "encodings": ("PositionError", "PositionModel", "build", "catalogue"),
     "flow": ("FlowEncoder", "MLPField", "SinusoidField", "ZeroField", "solve"),
     "positions": ("Positions",),
-    "pretrained": ("bake", "extend", "load", "plug", "save", "unplug"),
+    "pretrained": ("bake", "export", "extend", "load", "plug", "save", "unplug"),
     "transformer": ("FloaterConfig",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

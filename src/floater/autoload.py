@@ -23,6 +23,10 @@ from types import ModuleType
 from typing import Any
 
 _WRAPPERS = {
+    "transformers.configuration_utils": (
+        ("PreTrainedConfig", "_dict_from_json_file", "floater.guard.read_config"),
+        ("PreTrainedConfig", "to_json_file", "floater.guard.write_config"),
+    ),
     "transformers.modeling_utils": (
         ("PreTrainedModel", "from_pretrained", "load_model"),
         ("PreTrainedModel", "_from_config", "build_model"),
@@ -31,11 +35,14 @@ _WRAPPERS = {
         ("PreTrainedModel", "load_adapter", "load_adapter"),
         ("PreTrainedModel", "save_pretrained", "save_model"),
     ),
+    "transformers.generation.continuous_batching.continuous_api": (
+        ("ContinuousMixin", "init_continuous_batching", "batch_continuously"),
+    ),
     "transformers.trainer": (("Trainer", "_load_from_checkpoint", "resume"),),
     "transformers.models.auto.configuration_auto": (("AutoConfig", "from_pretrained", "load_config"),),
 }
-"""By module of Transformers: a class, its method, and the function of `floater.pretrained.loading` that
-replaces it, whose first argument is the original."""
+"""By module of Transformers: a class, its method, and the function that replaces it, of
+`floater.pretrained.loading` unless it names another module; its first argument is the original."""
 
 
 def install() -> None:
@@ -88,14 +95,15 @@ def _wrap_methods(module: ModuleType) -> None:
 
 
 def _wrapped(original: Callable[..., Any], wrapper: str) -> Callable[..., Any]:
-    """Return a function that calls a function of `floater.pretrained.loading` with the original."""
+    """Return a function that calls one of this library's functions with the original."""
 
     @wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
         if wrapper == "initialize" and not _has_flow(*args, **kwargs):
             return original(*args, **kwargs)  # most models: nothing is imported, perhaps on a "meta" device
-        loading = import_module("floater.pretrained.loading")
-        return getattr(loading, wrapper)(original, *args, **kwargs)
+        module, _, function = wrapper.rpartition(".")
+        home = import_module(module or "floater.pretrained.loading")
+        return getattr(home, function)(original, *args, **kwargs)
 
     method._floater = True  # type: ignore[attr-defined]
     return method

@@ -23,7 +23,7 @@ PLACEHOLDER = r"[A-Z]{3}|\.\.\.|\$"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-SLOW = ("compare.md", "events.md", "export.md")
+SLOW = ("compare.md", "events.md", "serve.md")
 
 
 @pytest.mark.parametrize(

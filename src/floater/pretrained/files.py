@@ -14,6 +14,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHT
 from transformers.utils.hub import cached_file
 
 from floater.errors import reason
+from floater.guard import original
 from floater.pretrained.families import PlugError
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
@@ -80,7 +81,7 @@ def read_config(origin: str, arguments: Mapping[str, Any] = MappingProxyType({})
     """
     try:
         file = _file(origin, CONFIG_NAME, {**arguments, "local_files_only": True})
-        return {} if file is None else dict(json.loads(file.read_text(encoding="utf-8")))
+        return {} if file is None else original(dict(json.loads(file.read_text(encoding="utf-8"))))
     except (OSError, ValueError):
         return {}
 

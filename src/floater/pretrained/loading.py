@@ -37,13 +37,15 @@ from floater.pretrained.extending.install import (
     has_rules,
     install,
 )
+from floater.pretrained.extending.watch import Watch
 from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_config
-from floater.pretrained.forward import observe
+from floater.pretrained.forward import observe, observers
 from floater.pretrained.plug import GUARD, UNSAVED, Refusal, bake, inner, plug, plugged, plugged_around
 from floater.pretrained.restoring import missing_extension, missing_flow, restore
 from floater.pretrained.saving import check_same, readable
 from floater.pretrained.weight_names import rename_weights
+from floater.transformer.base import FloaterPreTrainedModel
 
 
 def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -207,13 +209,31 @@ def save_model(
             )
     settings = extension_settings(model)
     part_alone = plugged(model) is None and settings is None and _is_changed(model)
-    if part_alone or _has_scaled_part(model):
+    if part_alone or has_scaled_part(model):
         # Transformers reads the fusions that a model needs only from the configuration of the whole model
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     original(model, save_directory, *args, **kwargs)
     needs_library = plugged(model) is not None or (settings and settings["method"] not in PLAIN)
     if needs_library and kwargs.get("is_main_process", True):
         write_card(Path(save_directory), model, whole=True)
+
+
+def batch_continuously(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Begin continuous batching as `original` does, if a text beside others is read as it is alone.
+
+    Continuous batching joins the texts of a batch in one row and replaces the attention function.
+
+    Raises:
+        PlugError: if the model reads the positions of each text by itself.
+    """
+    reads = any(isinstance(each, Watch) for part in model.modules() for each in observers(part))
+    if reads or isinstance(model, FloaterPreTrainedModel):
+        raise PlugError(
+            f"this {type(model).__name__} has no continuous batching, which joins texts in a row and "
+            "replaces the attention function: use model.generate, or extend by the configuration alone, as "
+            "'yarn' does"
+        )
+    return original(model, *args, **kwargs)
 
 
 def load_config(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -236,7 +256,7 @@ def _check_adapters(model: Any) -> None:
             )
 
 
-def _has_scaled_part(model: Any) -> bool:
+def has_scaled_part(model: Any) -> bool:
     """Return whether a part of a model was extended by its configuration, and that of the whole differs."""
     configs = [
         each for each in (model.config, *vars(model.config).values()) if isinstance(each, PreTrainedConfig)

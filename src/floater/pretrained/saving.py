@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from floater.encodings.errors import PositionError
 from floater.errors import first_line
+from floater.guard import original
 from floater.pretrained.card import write_card
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
@@ -83,7 +84,7 @@ def load(directory: str | Path, model: nn.Module | None = None, **kwargs: Any) -
 
 def _load(directory: Path, model: nn.Module | None, **kwargs: Any) -> nn.Module:
     config = directory / "config.json"
-    saved = read_object(config) if config.is_file() else {}
+    saved = original(read_object(config)) if config.is_file() else {}
     whole = bool(saved.get("floater"))
     # Of a directory with a whole model and its flow, take the model unless another one is given.
     if (directory / RECORD).is_file() and not (whole and model is None):

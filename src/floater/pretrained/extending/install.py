@@ -45,12 +45,12 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
 }
 """Fields of the settings of each method beside its lengths, with whether a value is valid."""
 
-_HALVES = frozenset({
+HALVES = frozenset({
     "gemma", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "modernbert", "phi3", "qwen2", "qwen3",
     "smollm3",
 })  # fmt: skip
 _NEIGHBOURS = frozenset({"llama4_text"})
-"""Models that rotate component i with i + dim / 2 (_HALVES), or with its neighbour (_NEIGHBOURS)."""
+"""Models that rotate component i with i + dim / 2 (HALVES), or with its neighbour (_NEIGHBOURS)."""
 
 
 def extension_settings(model: nn.Module) -> dict[str, Any] | None:
@@ -223,10 +223,10 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
     originals = {}
     for body in rotary.rotary_bodies(model):
         kind = body.config.model_type
-        if kind not in _HALVES | _NEIGHBOURS:
+        if kind not in HALVES | _NEIGHBOURS:
             raise ExtendError(
                 f"{method!r} needs to know how a '{kind}' model rotates; it is known of "
-                f"{', '.join(sorted(_HALVES | _NEIGHBOURS))}"
+                f"{', '.join(sorted(HALVES | _NEIGHBOURS))}"
             )
         # the kernels of other functions take no mask with the visible keys of each query
         before = "eager" if body.config._attn_implementation == "eager" else "sdpa"
@@ -243,7 +243,7 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
             settings["temperature"],
             holder,
             full if hasattr(holder, full) else "inv_freq",
-            body.config.model_type in _HALVES,
+            body.config.model_type in HALVES,
         )
         for spec in find_bodies(body, None):
             for projection in spec.projections:

@@ -14,6 +14,7 @@ from floater.lab.cli.commands import (
     data,
     demo,
     evaluate,
+    export,
     extend,
     glue,
     help,
@@ -33,6 +34,7 @@ COMMANDS = (
         evaluate,
         predict,
         extend,
+        export,
         glue,
         models,
         plot,
@@ -41,8 +43,7 @@ COMMANDS = (
         data,
         demo,
         configs,
-        init,
     ),
-    *(completion, help),
+    *(init, completion, help),
 )
 """The modules of the commands, in the order of the help."""

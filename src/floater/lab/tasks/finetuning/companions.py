@@ -24,13 +24,13 @@ class Companions:
     Args:
         folder: directory of the checkpoint, or its name on the Hugging Face hub.
         old: side of the images that the checkpoint takes; None for texts.
-        new: side of the images or number of tokens that the extended model takes.
+        new: side of the images or number of tokens that the extended model takes; None to change nothing.
 
     Raises:
         DataError: if the files of a name on the hub cannot be read.
     """
 
-    def __init__(self, folder: str, old: int | None, new: int) -> None:
+    def __init__(self, folder: str, old: int | None, new: int | None) -> None:
         if not Path(folder).is_dir():
             try:
                 patterns = [f"*{ending}" for ending in _ENDINGS]
@@ -59,7 +59,7 @@ class Companions:
                 continue
             destination.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, destination)
-            if file.name in (_IMAGES, _SENTENCES):
+            if self.new is not None and file.name in (_IMAGES, _SENTENCES):
                 destination.write_text(json.dumps(self._lengthened(file), indent=2) + "\n", encoding="utf-8")
 
     def _lengthened(self, file: Path) -> Any:
@@ -78,6 +78,7 @@ class Companions:
     def _larger(self, size: Any) -> Any:
         """Return the side of images, or sides by name, as many times larger as those of the model."""
         assert self.old is not None
+        assert self.new is not None
         if isinstance(size, dict):
             return {name: self._larger(value) for name, value in size.items()}
         if isinstance(size, int) and not isinstance(size, bool):

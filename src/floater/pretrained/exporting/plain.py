@@ -1,0 +1,183 @@
+"""Models of Transformers' own classes that compute what extended models compute."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from floater.pretrained.exporting.errors import ExportError
+from floater.pretrained.extending import biases, clex, native, rotary
+from floater.pretrained.extending.install import KEY, PLAIN, extension_settings
+from floater.pretrained.plug import inner, plugged
+from floater.transformer.base import FloaterPreTrainedModel
+
+
+@torch.no_grad()
+def plain_model(model: nn.Module) -> Any:
+    """Return a model of Transformers' own class that computes the same and shares the weights.
+
+    Transformers, `torch.export` and converters read it without this library. Longer tables, rotary
+    configurations and fixed bases are those of the extended model. Two extensions are written in other terms:
+
+    - "clex" has one vector of frequencies for all texts. This is LongRoPE with these factors (Ding et al.
+      2024, "LongRoPE", section 3), equal up to rounding.
+    - "flow" for T5 has a bias for each distance. This is T5's table with a bucket for each distance (Raffel
+      et al. 2020, section 2.1), equal bit for bit.
+
+    Args:
+        model: model of Transformers, extended or not.
+
+    Raises:
+        ExportError: if Transformers has no class that computes the same: for plugged models, "self_extend",
+            "log_n", a "clex" that depends on the length, the biases of BLOOM and MPT, adapters that are not
+            merged, and models of this library.
+
+    Example:
+        >>> from transformers import T5Config, T5EncoderModel
+        >>> from floater.pretrained import extend
+        >>> config = T5Config(vocab_size=8, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+        >>> model = T5EncoderModel(config).eval()
+        >>> summary = extend(model, 128, trained=64)
+        >>> ids = torch.ones(1, 100, dtype=torch.long)
+        >>> torch.equal(plain_model(model)(ids).last_hidden_state, model(ids).last_hidden_state)
+        True
+    """
+    model = inner(model)
+    check_whole(model)
+    name = type(model).__name__
+    if plugged(model) is not None:
+        raise ExportError(
+            f"this {name} is plugged: a flow adds a vector to each query, key and value, after the layer "
+            "norm, and a table adds one to the embedding before it; export it with code=True"
+        )
+    copies: dict[int, Any] = {}
+    config: Any = copy.deepcopy(model.config, copies)
+    weights = {key: value for key, value in model.state_dict().items() if not key.startswith(f"{KEY}.")}
+    settings = extension_settings(model)
+    if settings is not None and settings["method"] not in PLAIN:
+        _REWRITES[settings["method"]](model, settings, copies, weights)
+    without_record(config)
+    kind: Any = type(model)
+    plain = kind.from_pretrained(None, config=config, state_dict=weights, dtype=kind.dtype.fget(model))
+    if hasattr(model, "generation_config"):
+        plain.generation_config = copy.deepcopy(model.generation_config)
+    return plain.eval()
+
+
+def check_whole(model: Any) -> None:
+    """Refuse a model of which a part has what its files would lack.
+
+    Raises:
+        ExportError: if it is not a model of Transformers, is quantized, has adapters, or a part of it was
+            plugged or extended apart.
+    """
+    # saving imports the functions that wrap Transformers' methods
+    from floater.pretrained.loading import has_scaled_part
+
+    name = type(model).__name__
+    if isinstance(model, FloaterPreTrainedModel):
+        raise ExportError(
+            f"{name} is a model of this library, and Transformers has no class that computes the same: bake "
+            "it and export the program (torch.export or ONNX)"
+        )
+    if not isinstance(model, nn.Module) or not hasattr(model, "save_pretrained"):
+        raise ExportError(f"the model is a {name}; it must be a model of transformers")
+    if getattr(model, "is_quantized", False):
+        raise ExportError(f"this {name} is quantized; load it with dtype, not quantized, and export that")
+    if getattr(model, "peft_config", None) or any(hasattr(part, "lora_A") for part in model.modules()):
+        raise ExportError(f"this {name} has adapters; merge them first (merge_and_unload)")
+    parts = [part for part in model.modules() if part is not model]
+    if has_scaled_part(model) or any(plugged(p) or extension_settings(p) for p in parts):
+        raise ExportError(
+            f"a part of this {name} was plugged or extended apart; plug or extend the whole model"
+        )
+
+
+def without_record(config: Any) -> None:
+    """Remove what this library has recorded in a configuration."""
+    fusions = dict(getattr(config, "fusion_config", None) or {})
+    for name in (KEY, "floater", "fusion_config"):
+        vars(config).pop(name, None)
+    if fusions := {key: value for key, value in fusions.items() if not key.startswith("floater:")}:
+        config.fusion_config = fusions
+
+
+def _clex(
+    model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
+) -> None:
+    """Write the frequencies of a flow over scale as factors of LongRoPE."""
+    if not settings["declared"]:
+        raise ExportError(
+            "'clex' with declared=False rotates by the longest text of a batch, which no other reader does; "
+            "extend with declared=True"
+        )
+    old, new = settings["old"], settings["new"]
+    for body in model.modules():
+        for part in (each for each in body.children() if isinstance(each, clex.ScaledRotary)):
+            scaled, factor = part.flow().at(new / old)
+            config = copies[id(body.config)]
+            exponents = torch.arange(len(scaled), dtype=torch.float64) / len(scaled)
+            base = native.parameters(config)["rope_theta"] ** exponents
+            factors = (1 / (scaled.double().cpu() * base)).tolist()
+            options = {"long_factor": factors, "attention_factor": factor}
+            config.max_position_embeddings = old
+            if reason := rotary.refusal(cast(Any, SimpleNamespace(config=config)), "longrope", new, options):
+                raise ExportError(f"{type(body).__name__} takes no factors for its frequencies: {reason}")
+            rotary.scale(config, "longrope", new, options)
+
+
+def _buckets(
+    model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
+) -> None:
+    """Write the continued biases of T5 as a table with a bucket for each distance."""
+    count = 4 * settings["new"]  # half of a side's buckets are exact, and encoders have two sides
+    for path, part in model.named_modules():
+        table = getattr(part, "relative_attention_bias", None)
+        if not isinstance(table, biases.Buckets):
+            continue
+        # a bucket without a distance below `count` stays 0: no text reaches it
+        options = {
+            "bidirectional": table.options["bidirectional"],
+            "num_buckets": count,
+            "max_distance": count,
+        }
+        distances = torch.arange(1 - count, count, device=table.weight.device)
+        distances = distances[
+            distances.abs().argsort(descending=True, stable=True)
+        ]  # the nearest is written last
+        values = biases.continued_bias(table.flow, table.trained, distances, table.old)
+        weight = values.new_zeros(count, values.shape[1])
+        weight[table.bucket(distances, **options)] = values
+        weights[f"{path}.relative_attention_bias.weight"] = weight
+        config = copies[id(model.config)]  # T5 copies it for its encoder and its decoder
+        config.relative_attention_num_buckets = config.relative_attention_max_distance = count
+
+
+def _refuse(
+    model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
+) -> None:
+    raise ExportError(
+        f"no class of Transformers computes {settings['method']!r}, which changes attention; export it with "
+        "code=True"
+    )
+
+
+def _flow(
+    model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
+) -> None:
+    kind = model.config.model_type
+    if kind in ("bloom", "mpt"):
+        raise ExportError(
+            f"the code of {type(model).__name__} computes the slopes of its biases, and no configuration "
+            "replaces them; use it with this library"
+        )
+    _buckets(model, settings, copies, weights)
+
+
+_Rewrite = Callable[[Any, Mapping[str, Any], dict[int, Any], dict[str, Tensor]], None]
+_REWRITES: Mapping[str, _Rewrite] = {"clex": _clex, "flow": _flow, "self_extend": _refuse, "log_n": _refuse}

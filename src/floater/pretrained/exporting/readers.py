@@ -1,0 +1,201 @@
+"""What other readers of checkpoints make of rotary parameters, and the configuration that each one reads.
+
+The keys are those of the sources of vLLM, SGLang and llama.cpp's converter; the page "Serve it" has a table
+of them with their versions. All three derive the number of tokens from these keys, and they disagree.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from floater.pretrained.exporting.errors import ExportError
+from floater.pretrained.extending import native
+
+READERS = ("transformers", "vllm", "sglang", "llama.cpp")
+"""Programs that an exported directory can be written for."""
+
+_SCALINGS: Mapping[str, frozenset[str]] = {
+    "transformers": frozenset({"default", *native.KINDS}),
+    "vllm": frozenset({"default", "linear", "yarn", "llama3", "longrope"}),
+    "sglang": frozenset({"default", "linear", "yarn", "llama3", "longrope"}),
+    "llama.cpp": frozenset({"default", "linear", "yarn", "llama3", "longrope"}),
+}
+"""Scalings that each reader computes as Transformers does."""
+
+_LLAMA, _LONGROPE = frozenset({"llama", "mistral"}), frozenset({"phi3", "minicpm", "minicpm3"})
+"""Models for which llama.cpp's converter computes the factors of "llama3" and of "longrope"."""
+
+
+def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) -> list[str]:
+    """Change the fields of a saved configuration to those that a reader understands.
+
+    The fields also get the names that Transformers 4 reads, which ignores `rope_parameters` without a word.
+
+    Args:
+        fields: contents of `config.json`; changed in place.
+        config: configuration that was saved there.
+        reader: one of READERS.
+
+    Returns:
+        Sentences about what the reader computes otherwise.
+
+    Raises:
+        ExportError: if the reader would compute another model.
+    """
+    if reader == "llama.cpp" and getattr(config, "relative_attention_max_distance", 128) != 128:
+        raise ExportError(
+            "llama.cpp computes T5's buckets up to a distance of 128 whatever the configuration says"
+        )
+    notes = []
+    for section, part in _rotary_configs(fields, config):
+        rope = native.parameters(part)
+        kind = rope.get("rope_type", "default")
+        if kind not in _SCALINGS[reader]:
+            raise ExportError(
+                f"{reader} does not compute {kind!r} as Transformers does; extend by one of "
+                f"{', '.join(sorted(_SCALINGS[reader] - {'default'}))}"
+            )
+        nested = "full_attention" in part.rope_parameters
+        target = section["rope_parameters"]["full_attention"] if nested else section["rope_parameters"]
+        if kind == "longrope" and part.model_type != "phi3":  # version 4 computes it from other lengths
+            target["attention_factor"] = _attention_factor(part)
+        notes += [*_RULES[reader](section, target, part), *_add_names_of_version_4(section, part)]
+    return notes
+
+
+def _rotary_configs(
+    fields: dict[str, Any], config: PreTrainedConfig
+) -> Iterator[tuple[dict[str, Any], PreTrainedConfig]]:
+    """Yield the fields of each part of a configuration that has rotary parameters, with the part."""
+    if isinstance(fields.get("rope_parameters"), dict) and fields.get("max_position_embeddings"):
+        yield fields, config
+    for name, value in fields.items():
+        part = getattr(config, name, None)
+        if isinstance(value, dict) and isinstance(part, PreTrainedConfig):
+            yield from _rotary_configs(value, part)
+
+
+def _add_names_of_version_4(section: dict[str, Any], config: PreTrainedConfig) -> list[str]:
+    """Add the names of Transformers 4 to fields, unless version 5 then computes another rotation."""
+    rope = section["rope_parameters"]
+    full = rope.get("full_attention", rope)
+    apart = ("rope_theta", "partial_rotary_factor")
+    names = {name: full[name] for name in apart if name in full}
+    if "sliding_attention" in rope:
+        names["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    if full.get("rope_type", "default") != "default":
+        names["rope_scaling"] = {name: value for name, value in full.items() if name not in apart}
+        if config.model_type == "phi3":  # three entries alone; the factor follows from the lengths
+            factors = {name: full.get(name) for name in ("short_factor", "long_factor")}
+            names["rope_scaling"] = {"type": full["rope_type"], **factors}
+    try:
+        both = type(config).from_dict(copy.deepcopy({**section, **names}))
+    except (StrictDataclassError, TypeError, ValueError):
+        both = None
+    alone = type(config).from_dict(copy.deepcopy(section))
+    if both is None or _rotation(both) != _rotation(alone):
+        return ["Transformers 4 does not read its rotary parameters; use version 5"]
+    section.update(names)
+    return []
+
+
+def _rotation(config: Any) -> Any:
+    """Return the frequencies and the factor of sines and cosines of each kind of layer."""
+    kinds = [kind for kind, value in config.rope_parameters.items() if isinstance(value, dict)]
+    return [_computed(config, kind) for kind in kinds or [None]]
+
+
+def _computed(config: Any, layers: str | None) -> tuple[dict[str, Any], list[float], float]:
+    rope = config.rope_parameters if layers is None else config.rope_parameters[layers]
+    if rope["rope_type"] == "default":
+        return {name: rope.get(name) for name in ("rope_theta", "partial_rotary_factor")}, [], 1.0
+    function = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
+    frequencies, factor = function(config, torch.device("cpu"), layer_type=layers)
+    return {}, frequencies.tolist(), factor
+
+
+def _unchanged(section: dict[str, Any], rope: dict[str, Any], config: Any) -> list[str]:
+    return []
+
+
+def _for_servers(section: dict[str, Any], rope: dict[str, Any], config: Any) -> list[str]:
+    """Write the keys of vLLM, which SGLang has taken over."""
+    kind = rope.get("rope_type", "default")
+    if kind == "linear":  # they multiply this length by the factor
+        old = section["max_position_embeddings"] / rope["factor"]
+        if old != round(old):
+            raise ExportError(
+                f"vLLM and SGLang multiply a whole number by the factor, {rope['factor']:g}, which does not "
+                f"give {section['max_position_embeddings']} tokens; extend to a multiple of the old length"
+            )
+        section["max_position_embeddings"] = round(old)
+    if kind in ("yarn", "longrope"):
+        computed, stated = _default_attention_factor(config, rope), _attention_factor(config)
+        if not math.isclose(computed, stated, rel_tol=1e-6):
+            if kind == "yarn":  # a multiple of the default
+                rope["attn_factor"] = stated / computed
+            else:
+                rope["short_mscale"] = rope["long_mscale"] = stated
+    if kind == "longrope":
+        notes = []
+        if "original_max_position_embeddings" in section:
+            notes.append("vLLM reads texts of the original length unless --max-model-len is given")
+        if rope["short_factor"] != rope["long_factor"]:
+            notes.append("vLLM and SGLang use long_factor for texts of all lengths")
+        return notes
+    return []
+
+
+def _for_llama_cpp(section: dict[str, Any], rope: dict[str, Any], config: Any) -> list[str]:
+    kind, model_type = rope.get("rope_type", "default"), config.model_type
+    kinds = {"llama3": _LLAMA, "longrope": _LONGROPE}
+    if kind in kinds and model_type not in kinds[kind]:
+        raise ExportError(
+            f"llama.cpp computes {kind!r} for {', '.join(sorted(kinds[kind]))} only and ignores it in a "
+            f"'{model_type}' model; extend by 'yarn' or 'linear'"
+        )
+    if kind in ("yarn", "longrope"):
+        computed, stated = _default_attention_factor(config, rope), _attention_factor(config)
+        if not math.isclose(computed, stated, rel_tol=1e-6) or rope.get("truncate") is False:
+            raise ExportError(
+                f"llama.cpp computes the temperature of {kind!r} by itself and rounds its bounds; extend "
+                "without attention_factor, mscale, mscale_all_dim and truncate"
+            )
+        rope.pop("attention_factor", None)  # it would be a multiple of the default
+    if kind in kinds:  # the converter reads it here, and else assumes 8192
+        section["original_max_position_embeddings"] = rope["original_max_position_embeddings"]
+    return []
+
+
+_Rule = Callable[[dict[str, Any], dict[str, Any], Any], list[str]]
+_RULES: Mapping[str, _Rule] = {
+    "transformers": _unchanged,
+    "vllm": _for_servers,
+    "sglang": _for_servers,
+    "llama.cpp": _for_llama_cpp,
+}
+
+
+def _attention_factor(config: Any) -> float:
+    """Return the factor of sines and cosines by Transformers."""
+    return _computed(config, "full_attention" if "full_attention" in config.rope_parameters else None)[2]
+
+
+def _default_attention_factor(config: Any, rope: Mapping[str, Any]) -> float:
+    """Return the factor of sines and cosines that other readers compute from the lengths.
+
+    Peng et al. 2023, "YaRN", equation 22; Ding et al. 2024, "LongRoPE", in the code of Phi-3.
+    """
+    if rope["rope_type"] == "yarn":
+        return 0.1 * math.log(rope["factor"]) + 1 if rope["factor"] > 1 else 1.0
+    original = rope["original_max_position_embeddings"]
+    ratio = config.max_position_embeddings / original
+    return math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0

@@ -1,0 +1,293 @@
+"""Exported models: what programs that do not import this library make of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import floater
+from floater import FloaterConfig
+from floater.pretrained import ExportError, PlugError, plain_model
+from floater.transformer import FloaterForCausalLM
+
+from . import zoo
+from .extended import ROTARY, build, extended, given
+
+LONG = 100
+"""Tokens of a text that is longer than in training."""
+
+ALONE = """
+import json, sys
+import torch, transformers
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] == "floater":
+            raise ImportError("floater cannot be imported")
+sys.meta_path.insert(0, Blocked())
+transformers.logging.set_verbosity_error()
+for folder in sys.stdin.read().split():
+    fields = json.load(open(folder + "/config.json"))
+    names = [name for name in fields.get("auto_map", {}) if name != "AutoConfig"]
+    kind = getattr(transformers, names[0] if names else fields["architectures"][0])
+    model = kind.from_pretrained(folder, trust_remote_code=bool(names)).eval()
+    inputs, expected = torch.load(folder + "/expected.pt")
+    with torch.no_grad():
+        output = model(**inputs)
+    output = output.logits if "logits" in output else output[0]
+    print(float((output - expected).abs().max() / expected.abs().max()))
+"""
+
+
+def _errors_alone(folders: list[Path], python: str = sys.executable) -> list[float]:
+    """Load exported models in a process without this library; return the relative errors of their outputs."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folders[0].parent / "modules"),
+    }  # fmt: skip
+    done = subprocess.run(
+        [python, "-c", ALONE], input="\n".join(map(str, folders)), capture_output=True, text=True,
+        env=environment, cwd=folders[0].parent, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return [float(line) for line in done.stdout.split()]
+
+
+def _exported(model: Any, folder: Path, name: str, **options: Any) -> Path:
+    """Export a model with the outputs that a reader must compute."""
+    floater.export(model, folder, **options)
+    inputs = given(name, LONG)
+    torch.save((inputs, zoo.output(model, **inputs)), folder / "expected.pt")
+    return folder
+
+
+def baked(name: str) -> Any:
+    model = zoo.build(name)
+    floater.plug(model, start="small", max_length=64)
+    zoo.noisy(model)
+    floater.bake(model, 64)
+    return model
+
+
+PLAIN = [
+    *(("llama", method, {}) for method in ("linear", "ntk", "yarn", "llama3", "longrope", "dynamic", "clex")),
+    ("llama", "yarn", {"attention_factor": 1.3}),
+    *((name, "yarn", {}) for name in ("mistral", "qwen2", "smollm3", "gemma3", "gpt_neox")),
+    ("phi3", "longrope", {}),
+    ("phi3", "clex", {}),
+    ("gemma2", "clex", {}),
+    ("modernbert", "clex", {}),
+    ("t5", "flow", {}),
+]
+
+
+def test_plain_models_are_read_without_this_library(tmp_path: Path) -> None:
+    """The rewritten ones, CLEX and T5's biases, too; every reader's keys mean the same to Transformers."""
+    folders = []
+    for number, (name, method, options) in enumerate(PLAIN):
+        model = extended(name, method, **options)
+        for reader in ("transformers", "vllm"):
+            folders.append(_exported(model, tmp_path / f"{number}-{reader}", name, reader=reader))
+        fields = json.loads((folders[-1] / "config.json").read_text())
+        assert "floater" not in json.dumps(fields)
+        assert not list(folders[-1].glob("*.py"))
+    errors = _errors_alone(folders)
+    assert len(errors) == len(folders)
+    assert max(errors) < 2e-6
+
+
+@pytest.mark.slow
+def test_transformers_4_reads_plain_models(tmp_path: Path) -> None:
+    """FLOATER_TRANSFORMERS_4 is the Python of an environment with Transformers 4.57."""
+    python = os.environ.get("FLOATER_TRANSFORMERS_4")
+    if python is None:
+        pytest.skip("FLOATER_TRANSFORMERS_4 names no Python with Transformers 4.57")
+    folders = []
+    for number, (name, method, options) in enumerate(PLAIN):
+        model = extended(name, method, **options)
+        summary = floater.export(model, tmp_path / f"{number}")
+        if name in ("gpt_neox", "modernbert"):
+            assert "Transformers 4 does not read" in str(summary)
+        else:
+            folders.append(_exported(model, tmp_path / f"{number}-read", name))
+    assert max(_errors_alone(folders, python)) < 2e-6
+
+
+@pytest.mark.parametrize("name", [*ROTARY, "t5"])
+def test_a_plain_model_computes_the_same(name: str) -> None:
+    model = extended(name, "flow" if name == "t5" else "clex")
+    plain = plain_model(model)
+    assert type(plain) is type(model)
+    assert not any("floater" in each for each in plain.state_dict())
+    inputs = given(name, LONG)
+    expected = zoo.output(model, **inputs)
+    torch.testing.assert_close(
+        zoo.output(plain, **inputs), expected, atol=1e-6 * float(expected.abs().max()), rtol=0
+    )
+    shared = model.get_input_embeddings().weight.data_ptr()
+    assert plain.get_input_embeddings().weight.data_ptr() == shared
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "albert", "vit"])
+def test_longer_tables_are_plain(name: str, tmp_path: Path) -> None:
+    model = zoo.build(name)
+    new = 16 if name == "vit" else 4 * int(model.config.max_position_embeddings)
+    floater.extend(model, new, *(["flow"] if name == "vit" else []))
+    floater.export(model, tmp_path / "plain")
+    plain = type(model).from_pretrained(tmp_path / "plain").eval()
+    inputs = given(name, LONG)
+    torch.testing.assert_close(zoo.output(plain, **inputs), zoo.output(model, **inputs), atol=1e-6, rtol=0)
+
+
+def test_code_is_read_without_this_library(tmp_path: Path) -> None:
+    folders = []
+    for name in ("bert", "roberta", "albert", "deberta-v2", "vit", "gpt2", "llama", "modernbert"):
+        model, folder = baked(name), tmp_path / name
+        floater.export(model, folder, code=True)
+        inputs = zoo.inputs(name)
+        if "attention_mask" in inputs:  # the vectors of padding are not defined
+            inputs = {name: value[:1] for name, value in inputs.items()}
+            inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
+        torch.save((inputs, zoo.output(model, **inputs)), folder / "expected.pt")
+        folders.append(folder)
+    for name in ("llama", "mistral", "phi3", "gemma3", "gpt_neox"):
+        for method, options in (("self_extend", {"temperature": True}), ("log_n", {})):
+            folder = tmp_path / f"{name}-{method}"
+            folders.append(_exported(extended(name, method, **options), folder, name, code=True))
+    errors = _errors_alone(folders)
+    assert len(errors) == len(folders)
+    assert max(errors) < 2e-6
+
+
+@pytest.mark.parametrize(("name", "method"), [("llama", "self_extend"), ("gpt2", None)])
+def test_code_generates_as_this_library_does(name: str, method: str | None, tmp_path: Path) -> None:
+    """With padding on the left, across the training length, with every cache that a server has."""
+    model = baked(name) if method is None else extended(name, method)
+    floater.export(model, tmp_path, code=True)
+    copied = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    length = 20 if method is None else 58
+    ids, mask = zoo.text(2, length), torch.ones(2, length, dtype=torch.long)
+    mask[0, :7] = 0
+    options: dict[str, Any] = {
+        "max_new_tokens": 12,
+        "do_sample": False,
+        "eos_token_id": None,
+        "pad_token_id": 1,
+    }
+    expected = model.generate(ids, attention_mask=mask, **options)
+    assert expected.shape[1] == length + 12
+    for more in ({}, {"use_cache": False}, {"num_beams": 1, "prefill_chunk_size": 8}):
+        assert torch.equal(copied.generate(ids, attention_mask=mask, **options, **more), expected)
+    if method is not None:
+        static = copied.generate(
+            ids, attention_mask=mask, **options, cache_implementation="static", disable_compile=True
+        )
+        assert torch.equal(static, expected)
+
+
+def test_code_refuses_another_attention(tmp_path: Path) -> None:
+    floater.export(extended("llama", "log_n"), tmp_path, code=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ValueError, match="'sdpa', which ignores the positions of this model"):
+        model(zoo.text(1, 8))
+
+
+@pytest.mark.parametrize(("method", "keys"), [
+    ("linear", {"max_position_embeddings": 64, "factor": 2.0}),
+    ("yarn", {"max_position_embeddings": 128, "factor": 2.0, "original_max_position_embeddings": 64}),
+    ("llama3", {"max_position_embeddings": 128, "factor": 2.0, "original_max_position_embeddings": 64}),
+    ("longrope", {"max_position_embeddings": 128, "original_max_position_embeddings": 64}),
+    ("ntk", {"max_position_embeddings": 128}),
+])  # fmt: skip
+@pytest.mark.parametrize("reader", ["vllm", "sglang"])
+def test_servers_derive_the_new_length(
+    tmp_path: Path, reader: str, method: str, keys: dict[str, Any]
+) -> None:
+    """The length that vLLM derives (vllm/config/model.py) and the keys that its rotary classes read."""
+    floater.export(extended("llama", method), tmp_path, reader=reader)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    rope = fields["rope_parameters"]
+    assert keys.items() <= {**fields, **rope}.items()
+    derived = (
+        rope["original_max_position_embeddings"]
+        if rope["rope_type"] == "yarn"
+        else fields["max_position_embeddings"]
+    )
+    if rope["rope_type"] not in ("longrope", "llama3"):
+        derived *= rope.get("factor", 1.0)
+    assert derived == 128
+
+
+def test_a_stated_temperature_is_the_multiple_that_servers_read(tmp_path: Path) -> None:
+    """YaRN's class in vLLM multiplies attn_factor by 0.1 ln(factor) + 1."""
+    floater.export(extended("llama", "yarn", attention_factor=1.3), tmp_path, reader="vllm")
+    rope = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
+    assert rope["attn_factor"] * (0.1 * torch.log(torch.tensor(2.0)) + 1) == pytest.approx(1.3)
+
+
+def test_llama_cpp_reads_the_trained_length_of_llama_3(tmp_path: Path) -> None:
+    floater.export(extended("llama", "llama3"), tmp_path, reader="llama.cpp")
+    assert json.loads((tmp_path / "config.json").read_text())["original_max_position_embeddings"] == 64
+
+
+@pytest.mark.parametrize(("name", "method", "options", "reader", "message"), [
+    ("llama", "self_extend", {}, "transformers", "code=True"),
+    ("llama", "log_n", {}, "vllm", "code=True"),
+    ("llama", "clex", {"declared": False}, "transformers", "declared=True"),
+    ("llama", "dynamic", {"declared": False}, "vllm", "does not compute 'dynamic'"),
+    ("bloom", "flow", {}, "transformers", "slopes"),
+    ("t5", "flow", {}, "llama.cpp", "buckets"),
+    ("qwen2", "llama3", {}, "llama.cpp", "ignores it"),
+    ("llama", "yarn", {"attention_factor": 1.3}, "llama.cpp", "temperature"),
+    ("llama", "yarn", {}, "ollama", "must be one of"),
+])  # fmt: skip
+def test_what_a_reader_would_compute_otherwise_is_refused(
+    tmp_path: Path, name: str, method: str, options: dict[str, Any], reader: str, message: str
+) -> None:
+    with pytest.raises(ExportError, match=message):
+        floater.export(extended(name, method, **options), tmp_path / "new", reader=reader)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_flow_is_no_table(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="after the layer norm"):
+        floater.export(baked("bert"), tmp_path / "new")
+    model = zoo.build("bert")
+    floater.plug(model)
+    with pytest.raises(ExportError, match="bake it first"):
+        floater.export(model, tmp_path / "new", code=True)
+    with pytest.raises(ExportError, match="two texts"):
+        floater.export(baked("t5"), tmp_path / "new", code=True)
+    with pytest.raises(ExportError, match="another rotation"):
+        floater.export(extended("llama4", "log_n"), tmp_path / "new", code=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ExportError, match="exists already"):
+        floater.export(build("llama"), tmp_path)
+
+
+@pytest.mark.parametrize("method", ["clex", "self_extend", "log_n"])
+def test_texts_in_one_row_are_refused_unless_the_model_is_plain(method: str) -> None:
+    """Continuous batching would bypass the rules of these methods; a plain model has none."""
+    model = extended("llama", method)
+    with pytest.raises(PlugError, match="no continuous batching"):
+        model.init_continuous_batching()
+    if method == "clex":
+        assert plain_model(model).init_continuous_batching() is not None
+
+
+def test_models_of_this_library_refuse_continuous_batching() -> None:
+    model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=20, position="rotary"))
+    with pytest.raises(PlugError, match="no continuous batching"):
+        model.init_continuous_batching()
