@@ -29,7 +29,7 @@ _ROUNDING = 2.0**-23
 # estimates of its intervals is, and the ratio of the two changes with the weights.
 _AIM, _ROUNDINGS = MOST / 2, 10.0
 # Limits of the sum of estimates below which a new plan is not measured if no gradient is wanted, as measuring
-# takes three more solves; between them the sum depends on the size of roundings.
+# takes half as long as a solve; between them the sum depends on the size of roundings.
 _UNMEASURED = 0.1, 1.5
 # Lower limits of the ratio of measured error to summed estimates, and of the sum itself in tolerances: a plan
 # that is accurate by chance would otherwise allow later solves too much.

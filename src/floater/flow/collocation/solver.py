@@ -57,8 +57,8 @@ def solve_dense(
 
     The intervals' lengths follow from the decay of their Legendre coefficients. A `state` keeps them for the
     next solve; a solve without one depends on nothing but its arguments. Every solve estimates its error, of
-    the iterations and of the polynomials; that of a new mesh is measured, by one more solve with intervals
-    half as long. A new mesh is selected where the error is above five tolerances, and above ten
+    the iterations and of the polynomials; that of a new mesh is measured, from the
+    defect of its polynomials. A new mesh is selected where the error is above five tolerances, and above ten
     roundings of the start to float32 amplified by the flow. The arithmetic is float64 where float32 cannot
     hold `rtol` or fails to meet it. A field whose `smooth` is false is solved to a tenth of the tolerance.
 
@@ -66,7 +66,7 @@ def solve_dense(
     is stiff, and the equations are solved by Newton's method in float64, with derivatives of the field by
     autograd: for rows x (8 dim)^2 up to 2^23.
 
-    A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
+    With a new mesh for float32 vectors with gradients, the effect of a start a little apart is also computed:
     where the flow amplifies the last float32 bit to more than ten times `rtol`, it warns (`FlowSensitive`).
 
     Args:
