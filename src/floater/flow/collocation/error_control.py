@@ -10,6 +10,7 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
+from floater.flow.collocation.defect import Solved, solve_changes
 from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.mesh import Mesh
@@ -28,7 +29,7 @@ _ROUNDING = 2.0**-23
 # estimates of its intervals is, and the ratio of the two changes with the weights.
 _AIM, _ROUNDINGS = MOST / 2, 10.0
 # Limits of the sum of estimates below which a new plan is not measured if no gradient is wanted, as measuring
-# takes three more solves; between them the sum depends on the size of roundings.
+# takes half as long as a solve; between them the sum depends on the size of roundings.
 _UNMEASURED = 0.1, 1.5
 # Lower limits of the ratio of measured error to summed estimates, and of the sum itself in tolerances: a plan
 # that is accurate by chance would otherwise allow later solves too much.
@@ -192,8 +193,10 @@ def interval_errors(
 def measure(
     plan: Plan,
     field: nn.Module,
+    form: Formulation,
     start: Tensor,
     solution: Solution,
+    solved: Solved,
     estimated: float,
     rtol: float,
     atol: float,
@@ -205,16 +208,19 @@ def measure(
     Args:
         plan: The plan, which keeps the result.
         field: The field.
+        form: Its formulation.
         start: p at the beginning (rows, dim).
         solution: The solution by the plan.
+        solved: Its values at the nodes.
         estimated: The sum of the solution's estimated errors.
         rtol, atol: The tolerances.
     """
     learning = torch.is_grad_enabled()
-    error = global_error(field, start.detach(), solution, rtol, atol, plan.implicit)
+    problem = field, form, start.detach(), solution, solved, rtol, atol
+    error, plan.condition_number = error_and_condition(*problem, condition=learning or estimated > _AIM)
+    if error > _AIM and not plan.condition_number:
+        _, plan.condition_number = error_and_condition(*problem, condition=True)
     plan.error_ratio = max(error / max(estimated, _LEAST), _FADING)
-    if learning or error > _AIM:
-        plan.condition_number = condition_number(field, start.detach(), solution, plan.implicit)
     narrow = learning and start.dtype != wide_dtype(start.device)
     if narrow and plan.condition_number * _ROUNDING > 10 * max(rtol, _ROUNDING):
         warnings.warn(
@@ -225,6 +231,39 @@ def measure(
             FlowSensitive,
             stacklevel=2,
         )
+
+
+@torch.no_grad()
+def error_and_condition(
+    field: nn.Module,
+    form: Formulation,
+    start: Tensor,
+    solution: Solution,
+    solved: Solved,
+    rtol: float,
+    atol: float,
+    condition: bool,
+) -> tuple[float, float]:
+    """Return the largest error at the edges, in tolerances, and the condition number, 0 if not wanted.
+
+    They are those of `global_error` and `condition_number`, from the equations of small changes where these
+    hold.
+    """
+    perturbation = _PERTURBATION * start if condition else None
+    changes = None if form.implicit else solve_changes(field, form, solved, perturbation)
+    if changes is None:
+        error = global_error(field, start, solution, rtol, atol, form.implicit)
+        return error, condition_number(field, start, solution, form.implicit) if condition else 0.0
+    size = norms(solution.edge_values)
+    error = _largest(norms(changes[0]) / (rtol * size[1:]).clamp(min=atol))
+    if not condition:
+        return error, 0.0
+    moved = torch.cat((norms(_PERTURBATION * start).to(size).unsqueeze(0), norms(changes[1])))
+    return error, _largest(moved / size.clamp(min=1)) / _PERTURBATION
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.max().nan_to_num(nan=math.inf))
 
 
 def needs_measure(plan: Plan, estimated: float, rtol: float) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from floater.flow.collocation.formulation import Formulation, Linearization
+from floater.flow.collocation.formulation import Formulation, Linearization, System
 from floater.flow.collocation.mesh import Mesh
-from floater.flow.collocation.quadrature import NODES
 from floater.flow.precision import norms
 
 MAX_ITERATIONS = 60
@@ -31,7 +30,7 @@ class NotConverged(RuntimeError):
 
 
 def solve_states(
-    form: Formulation, mesh: Mesh, rtol: float, atol: float, counts: Sequence[int] | None = None
+    form: System, mesh: Mesh, rtol: float, atol: float, counts: Sequence[int] | None = None
 ) -> tuple[Tensor, list[int]]:
     """Solve Y = y(0) + Q f(Y) for the states at the nodes of all intervals.
 
@@ -40,7 +39,7 @@ def solve_states(
     velocity polynomial of the one before it. The running state is wide.
 
     Args:
-        form: The formulation.
+        form: The formulation, or another system.
         mesh: The mesh.
         rtol: Tolerance of the change of a row, relative to the row.
         atol: The least tolerance.
@@ -62,12 +61,12 @@ def solve_states(
         (torch.Size([1, 8, 1, 2]), [2])
     """
     left = form.start.detach()
-    rows, width = left.shape
-    states = torch.empty(len(mesh), NODES, rows, width, dtype=form.dtype, device=left.device)
+    (rows, width), count = left.shape, mesh.nodes
+    states = torch.empty(len(mesh), count, rows, width, dtype=form.dtype, device=left.device)
     # The part of f that does not depend on the state is integrated once, before the iterations.
     shift, step_shift = mesh.displacements(form.time_term(mesh.times.flatten()))
     f = form.state_term(mesh.times[0, :1], left.to(form.dtype).unsqueeze(0))
-    f = f.view(1, -1).expand(mesh.depth * NODES, -1)
+    f = f.view(1, -1).expand(mesh.depth * count, -1)
     least, iterations = 2, []
     for w in range(len(mesh)):
         nodes = mesh.times[w : w + mesh.depth].flatten()
@@ -84,19 +83,19 @@ def solve_states(
             # Neighbouring intervals take about as many iterations: earlier checks would only synchronise the
             # device.
             elif iteration >= least:
-                change = norms((mesh.lengths[w] * (f - before)[NODES - 1]).view(rows, width))
+                change = norms((mesh.lengths[w] * (f - before)[count - 1]).view(rows, width))
                 # If the state is infinite, both sides are infinite, and the iteration does not end here.
-                if bool((change < (rtol * norms(state[NODES - 1])).clamp(min=atol)).all()):
+                if bool((change < (rtol * norms(state[count - 1])).clamp(min=atol)).all()):
                     break
         else:
             raise NotConverged(mesh.edges[w])
         least = max(2, iteration - 1)
         iterations.append(iteration)
-        states[w] = state[:NODES]
-        left = left + torch.mm(mesh.weights[w : w + 1], f[:NODES]).view(rows, width) + step_shift[w]
+        states[w] = state[:count]
+        left = left + torch.mm(mesh.weights[w : w + 1], f[:count]).view(rows, width) + step_shift[w]
         entering = w + mesh.depth
-        guess = [torch.mm(mesh.extrapolation[entering], f[-NODES:])] if entering < len(mesh) else []
-        f = torch.cat((f[NODES:], *guess))
+        guess = [torch.mm(mesh.extrapolation[entering], f[-count:])] if entering < len(mesh) else []
+        f = torch.cat((f[count:], *guess))
     return states, iterations
 
 

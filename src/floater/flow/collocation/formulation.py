@@ -29,32 +29,40 @@ class Linearization(Protocol):
         """Return cotangents of `Formulation.parameters` from those of f and of dp/dt."""
 
 
-class Formulation(Protocol):
-    """The interface of a formulation to a collocation solve; m is any number of nodes.
+class System(Protocol):
+    """A system y' = f(t, y) as fixed-point iteration solves it; m is any number of nodes.
 
     f is split in two because the part that depends on the time alone is integrated once, not in every
     iteration.
 
     Attributes:
-        start: y at the beginning (rows, width), wide, a function of p(0) and the parameters.
+        start: y at the beginning (rows, width), wide.
         dtype: The dtype of the arithmetic.
-        solves_p: Whether y is p.
-        implicit: Whether the equations are solved by Newton's method; the formulation is then a wide
-            `StateForm`.
-        implicit_form: Function from vectors p (rows, dim) to the implicit formulation of the same field.
     """
 
     start: Tensor
     dtype: torch.dtype
-    solves_p: bool
-    implicit: bool
-    implicit_form: Callable[[Tensor], StateForm]
 
     def time_term(self, times: Tensor) -> Tensor:
         """Return the part of f that depends on the time alone, at m times (m,): (m, width)."""
 
     def state_term(self, times: Tensor, states: Tensor) -> Tensor:
         """Return the rest of f, at m times (m,) and states (m, rows, width)."""
+
+
+class Formulation(System, Protocol):
+    """The interface of a formulation to a collocation solve: its start is a function of p(0) and parameters.
+
+    Attributes:
+        solves_p: Whether y is p.
+        implicit: Whether the equations are solved by Newton's method; the formulation is then a wide
+            `StateForm`.
+        implicit_form: Function from vectors p (rows, dim) to the implicit formulation of the same field.
+    """
+
+    solves_p: bool
+    implicit: bool
+    implicit_form: Callable[[Tensor], StateForm]
 
     def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
         """Return dp/dt (m, rows, dim) at m times and states; `parameters` avoids computing those again."""
@@ -84,6 +92,11 @@ class Formulation(Protocol):
 
     def linearize(self, times: Tensor, states: Tensor) -> Linearization:
         """Linearize at all nodes: times (n, N), states (n, N, rows, width); called in the backward pass."""
+
+
+def rate(form: Formulation, times: Tensor, states: Tensor) -> Tensor:
+    """Return f (m, rows, width), both parts of it, at m times and states."""
+    return form.state_term(times, states) + form.time_term(times).unsqueeze(1)
 
 
 def implicit_form(field: nn.Module, start: Tensor) -> StateForm:

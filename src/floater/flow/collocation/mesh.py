@@ -25,6 +25,7 @@ class Mesh:
         depth: Pipeline depth W, the number of intervals iterated together.
         dtype: The dtype of the iterations.
         device: The device of the iterations.
+        nodes: The number of nodes N of an interval.
 
     Attributes:
         times: The nodes' times (n, N), wide.
@@ -42,11 +43,18 @@ class Mesh:
         (torch.Size([2, 8]), torch.Size([2, 16, 16]), 2)
     """
 
-    def __init__(self, edges: Sequence[float], depth: int, dtype: torch.dtype, device: torch.device) -> None:
-        rule = gauss_rule(NODES)
+    def __init__(
+        self,
+        edges: Sequence[float],
+        depth: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        nodes: int = NODES,
+    ) -> None:
+        rule = gauss_rule(nodes)
         exact = torch.tensor(edges, dtype=torch.float64)
         lengths = exact.diff()
-        self.edges, self.depth = list(edges), min(depth, len(lengths))
+        self.edges, self.depth, self.nodes = list(edges), min(depth, len(lengths)), nodes
         wide = wide_dtype(device)
         times = exact[:-1, None] + lengths[:, None] * rule.nodes
         ratio = torch.ones_like(lengths)
@@ -56,9 +64,9 @@ class Mesh:
         weights = lengths[:, None] * rule.weights
         self.weights = weights.to(device, dtype)
         self.coupling = _coupling(rule, lengths, self.depth).to(device, dtype)
-        guess = rule.evaluation(1 + ratio[:, None] * rule.nodes, GUESS_DEGREE)
+        guess = rule.evaluation(1 + ratio[:, None] * rule.nodes, min(GUESS_DEGREE, nodes - 1))
         self.extrapolation = guess.to(device, dtype)
-        before = rule.evaluation((rule.nodes - 1) / ratio[1:, None], ADJOINT_GUESS_DEGREE)
+        before = rule.evaluation((rule.nodes - 1) / ratio[1:, None], min(ADJOINT_GUESS_DEGREE, nodes - 1))
         self.adjoint_extrapolation = (weights[:-1, :, None] * before / weights[1:, None, :]).to(device, dtype)
 
     def __len__(self) -> int:
@@ -79,7 +87,7 @@ class Mesh:
             Its displacement from the left edge of interval w at the nodes of the intervals w, ..., w + W - 1
             (n, W N, width), and over interval w (n, width).
         """
-        by_interval = velocity.view(len(self), NODES, -1)
+        by_interval = velocity.view(len(self), self.nodes, -1)
         ahead = F.pad(by_interval, (0, 0, 0, 0, 0, self.depth - 1)).unfold(0, self.depth, 1)
         ahead = ahead.permute(0, 3, 1, 2).flatten(1, 2)
         return torch.bmm(self.coupling, ahead), torch.bmm(self.weights.unsqueeze(1), by_interval).squeeze(1)
@@ -108,9 +116,11 @@ class Mesh:
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)  # a cached mesh may be used in training next
-def mesh_of(edges: tuple[float, ...], depth: int, dtype: torch.dtype, device: torch.device) -> Mesh:
+def mesh_of(
+    edges: tuple[float, ...], depth: int, dtype: torch.dtype, device: torch.device, nodes: int = NODES
+) -> Mesh:
     """Return the mesh of some edges, from a cache, as one mesh serves many solves."""
-    return Mesh(edges, depth, dtype, device)
+    return Mesh(edges, depth, dtype, device, nodes)
 
 
 def _coupling(rule: GaussRule, lengths: Tensor, depth: int) -> Tensor:

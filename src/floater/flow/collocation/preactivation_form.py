@@ -83,12 +83,19 @@ class PreactivationForm:
 
     def state_term(self, times: Tensor, states: Tensor) -> Tensor:
         # As part of the time term the shift would cost digits: a lies around 1/2, s around 0.
-        s = self._layers.activate(states).add_(self._layers.shift)
-        return torch.mm(s.flatten(0, 1), self._matrix.detach().T).view_as(states)
+        return self.times_matrix(self._layers.activate(states).add_(self._layers.shift))
+
+    def times_matrix(self, s: Tensor) -> Tensor:
+        """Return M s for activations (..., width)."""
+        return torch.mm(s.flatten(0, -2), self._matrix.detach().T).view_as(s)
+
+    def slopes(self, states: Tensor) -> Tensor:
+        """Return s'(z), zero for saturated units, at preactivations of any shape."""
+        return _slopes(self._layers, states)[0]
 
     def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
         s = self._layers.activate(states) + self._layers.shift
-        return _linear(self._layers.outer, self._layers.outer_bias, times, s)
+        return linear(self._layers.outer, self._layers.outer_bias, times, s)
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
         return self.velocity(times, self.state(times, p))
@@ -100,7 +107,7 @@ class PreactivationForm:
         return _LinearizedPreactivations(self._layers, self._matrix.detach(), times, states)
 
     def state(self, times: Tensor, p: Tensor) -> Tensor:
-        return _linear(self._layers.inner, self._layers.inner_bias, times, p)
+        return linear(self._layers.inner, self._layers.inner_bias, times, p)
 
     def steepest(self, times: Tensor, states: Tensor) -> Tensor:
         return steepest(states, self._layers.activate, self._layers.unit)
@@ -116,13 +123,8 @@ class _LinearizedPreactivations:
     """A `Linearization`: products with the transposed matrices M and W2, and with s'(z)."""
 
     def __init__(self, layers: Layers, matrix: Tensor, times: Tensor, states: Tensor) -> None:
-        with torch.enable_grad():
-            z = states.detach().requires_grad_()
-            a = layers.activate(z)
-            (slope,) = torch.autograd.grad(a.sum(), z)
-        # The slope of a saturated unit is denormal, or makes cotangents so; see `solve_adjoint`.
-        self._slope = F.hardshrink(slope, torch.finfo(slope.dtype).eps ** 2)
-        self._s = a.detach() + layers.shift
+        self._slope, a = _slopes(layers, states)
+        self._s = a + layers.shift
         self._matrix, self._outer, self._times = matrix, layers.outer.detach()[:, :-1], times.flatten()
 
     def vjp(self, intervals: slice, cotangents: Tensor) -> Tensor:
@@ -146,7 +148,17 @@ class _LinearizedPreactivations:
         return matrix, drift, torch.cat((weight, affine[1].unsqueeze(1)), dim=1), affine[0]
 
 
-def _linear(weight: Tensor, bias: Tensor, times: Tensor, x: Tensor) -> Tensor:
+def _slopes(layers: Layers, states: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the slopes of the activations at preactivations, and the activations before their shift."""
+    with torch.enable_grad():
+        z = states.detach().requires_grad_()
+        a = layers.activate(z)
+        (slope,) = torch.autograd.grad(a.sum(), z)
+    # The slope of a saturated unit is denormal, or makes cotangents so; see `solve_adjoint`.
+    return F.hardshrink(slope, torch.finfo(slope.dtype).eps ** 2), a.detach()
+
+
+def linear(weight: Tensor, bias: Tensor, times: Tensor, x: Tensor) -> Tensor:
     """Apply a layer whose last input is the time."""
     affine = _affine(times, torch.stack((bias, weight[:, -1])), x.dtype)
     return F.linear(x, weight[:, :-1]) + affine.unsqueeze(1)

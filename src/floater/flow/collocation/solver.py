@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from floater.flow.collocation.defect import Solved
 from floater.flow.collocation.error_control import (
     ATTEMPTS,
     CHANGE,
@@ -24,7 +25,7 @@ from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.implicit_gradient import differentiable_velocities
 from floater.flow.collocation.mesh import mesh_of
-from floater.flow.collocation.mesh_selection import NoMesh, Stiff, choose_edges
+from floater.flow.collocation.mesh_selection import NoMesh, Selection, Stiff, select_mesh
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
 from floater.flow.collocation.solution import Solution
@@ -56,8 +57,8 @@ def solve_dense(
 
     The intervals' lengths follow from the decay of their Legendre coefficients. A `state` keeps them for the
     next solve; a solve without one depends on nothing but its arguments. Every solve estimates its error, of
-    the iterations and of the polynomials; that of a new mesh is measured, by one more solve with intervals
-    half as long. A new mesh is selected where the error is above five tolerances, and above ten
+    the iterations and of the polynomials; that of a new mesh is measured, from the
+    defect of its polynomials. A new mesh is selected where the error is above five tolerances, and above ten
     roundings of the start to float32 amplified by the flow. The arithmetic is float64 where float32 cannot
     hold `rtol` or fails to meet it. A field whose `smooth` is false is solved to a tenth of the tolerance.
 
@@ -65,7 +66,7 @@ def solve_dense(
     is stiff, and the equations are solved by Newton's method in float64, with derivatives of the field by
     autograd: for rows x (8 dim)^2 up to 2^23.
 
-    A new mesh for float32 vectors with gradients is also followed by a solve from a start a little apart:
+    With a new mesh for float32 vectors with gradients, the effect of a start a little apart is also computed:
     where the flow amplifies the last float32 bit to more than ten times `rtol`, it warns (`FlowSensitive`).
 
     Args:
@@ -121,19 +122,22 @@ def solve_dense(
         for _ in range(ATTEMPTS):
             if attempt.wide and form.dtype != wide and not form.implicit:
                 form = formulate(field, start, begin, 0.0)
+            selection = None
             try:
                 if plan is None:
                     factor = attempt.safety_factor
-                    tolerances = factor * rtol, factor * atol
+                    span = begin, end, factor * rtol, factor * atol, CHANGE
                     try:
-                        edges = choose_edges(form, start, begin, end, *tolerances)
+                        selection = select_mesh(form, start, *span)
                     except Stiff:
                         form, attempt = form.implicit_form(start), replace(attempt, wide=True)
-                        edges = choose_edges(form, start, begin, end, *tolerances)
-                    plan = Plan(edges, factor, attempt.wide, implicit=form.implicit)
+                        selection = select_mesh(form, start, *span)
+                    plan = Plan(selection.edges, factor, attempt.wide, implicit=form.implicit)
                     state.problem, state.plan = problem, plan
                 counts = plan.forward if attempt.known_iterations else None
-                solution, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
+                solution, solved, error, time = _solve_on(
+                    plan, counts, selection, form, start, end, rtol, atol
+                )
             except FlowDiverged as diverged:
                 outcome, tighter, failure = Outcome.NO_MESH, 1.0, diverged
             except NotConverged as stuck:
@@ -141,7 +145,7 @@ def solve_dense(
                 failure = FlowDiverged(stuck.time, "the iterations of collocation did not converge")
             else:
                 if needs_measure(plan, error, rtol):
-                    measure(plan, field, start, solution, error, rtol, atol)
+                    measure(plan, field, form, start, solution, solved, error, rtol, atol)
                 outcome, tighter = judge(error, bound(plan, rtol))
                 if outcome is Outcome.MET:
                     return solution
@@ -168,23 +172,29 @@ def solve_dense(
 def _solve_on(
     plan: Plan,
     counts: list[int] | None,
+    selection: Selection | None,
     form: Formulation,
     start: Tensor,
     end: float,
     rtol: float,
     atol: float,
-) -> tuple[Solution, float, float]:
-    """Solve on the mesh of a plan.
+) -> tuple[Solution, Solved, float, float]:
+    """Solve on the mesh of a plan, unless its selection has just done so.
 
     Returns:
-        The solution, its estimated error in tolerances, and the time around which most of it arises.
+        The solution, its values at the nodes, its estimated error in tolerances, and the time around which
+        most of the error arises.
     """
     depth = 1 if form.implicit else pipeline_depth(start.device)
     mesh = mesh_of(plan.until(end), depth, form.dtype, start.device)
-    change, solved = CHANGE * plan.safety_factor, None
+    change, f, velocities = CHANGE * plan.safety_factor, None, None
     with torch.no_grad():
-        if isinstance(form, StateForm) and form.implicit:
-            states, solved = solve_velocities(
+        if selection is not None:
+            _, states, f, velocities, iterations = selection
+            # A deeper pipeline takes other numbers of iterations, which the next solve counts.
+            plan.forward = iterations if depth == 1 else []
+        elif isinstance(form, StateForm) and form.implicit:
+            states, velocities = solve_velocities(
                 form, mesh, plan.safety_factor * rtol, plan.safety_factor * atol
             )
         else:
@@ -192,9 +202,9 @@ def _solve_on(
             if counts is None:
                 plan.forward = [count + plan.reserve for count in iterations]
     if torch.is_grad_enabled():
-        velocities = differentiable_velocities(form, mesh, plan, states, rtol, solved)
-    else:
-        velocities = mesh.at_nodes(form.velocity, states) if solved is None else solved
+        velocities = differentiable_velocities(form, mesh, plan, states, rtol, velocities)
+    elif velocities is None:
+        velocities = mesh.at_nodes(form.velocity, states)
     dtype = torch.promote_types(torch.float32, start.dtype)
     solution = Solution(mesh, start.to(wide_dtype(start.device)), velocities, dtype, end)
     errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)
@@ -210,7 +220,8 @@ def _solve_on(
     elif steepest > 1:
         errors = errors + unresolved_errors(form, mesh, states, solution.edge_values, rtol, atol)
         error, worst = float(errors.sum(0).max()), float(errors.amax(1).argmax())
-    return solution, error, mesh.edges[int(worst) + 1]
+    solved = Solved(mesh, states, f, velocities.detach(), solution.edge_values)
+    return solution, solved, error, mesh.edges[int(worst) + 1]
 
 
 def check_finite(start: Tensor) -> None:
