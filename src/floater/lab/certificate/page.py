@@ -175,9 +175,9 @@ def notes(record: Record) -> list[str]:
         f"“{WINDOWED}”: the model as it was, in {windows}; the last column compares the same tokens.",
         f"Intervals of losses are those of a paired t-test over blocks of {record.size} tokens of these "
         "texts: they say nothing about other kinds of text.",
-        "Shares of needles have Wilson intervals. Questions on one text are not independent: the true "
-        "intervals are wider; needles are measured for the methods with the least loss.",
-        "Speed and memory are those of this machine, with whatever else it did; weights are part of the memory.",
+        "Shares of needles have Wilson intervals. Questions on one text are not independent: the "
+        "true intervals are wider. Needles are measured for the methods with the least loss.",
+        "Speed and memory are those of this machine, with whatever else it did; the memory includes weights.",
     ]
 
 

@@ -86,8 +86,8 @@ class Subject:
         """Load the model, on a GPU if there is one, in evaluation mode."""
         model = load_pretrained(self.folder)
         model.eval()
-        if torch.accelerator.is_available():
-            model.to(torch.accelerator.current_accelerator())
+        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+        model.to(device or torch.device("cpu"))  # type: ignore[arg-type]
         return model
 
     def cost(self, length: int) -> float:
