@@ -2,7 +2,7 @@
 
 from floater.lab.certificate.certify import certify, read_texts
 from floater.lab.certificate.page import write_page
-from floater.lab.certificate.subject import methods, subject
+from floater.lab.certificate.subject import Method, methods, subject
 from floater.lab.certificate.summary import choose
 
-__all__ = ["certify", "choose", "methods", "read_texts", "subject", "write_page"]
+__all__ = ["Method", "certify", "choose", "methods", "read_texts", "subject", "write_page"]

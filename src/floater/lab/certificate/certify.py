@@ -131,6 +131,7 @@ def certify(
         "device": str(torch.accelerator.current_accelerator() or "cpu"),
     }
     record = _resume(path, json.loads(json.dumps(settings)))
+    write_json(path, asdict(record))
     began, spent, work = time.perf_counter(), 0.0, 0.0
     everything = [*_units(model, measured, texts, Record(settings, {}))]
     whole = sum(_weight(model, unit) for unit in everything)
@@ -275,7 +276,7 @@ def _needles(
 ) -> dict[str, Any]:
     seed = (unit.trial, unit.length, [*KINDS].index(unit.kind))
     try:
-        hay = haystack(unit.kind, tokenizer, text.text, unit.length, np.random.default_rng(seed))
+        hay = haystack(unit.kind, tokenizer, text.text, unit.length, seed)
     except DataError as error:  # too small for the needles, or a text with too few sentences or words
         return {"refused": first_line(error)}
     questions = hay.questions

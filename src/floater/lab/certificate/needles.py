@@ -30,7 +30,7 @@ COMMON, OFTEN, SELDOM = 10, 30, 3  # common words, their occurrences, and those 
 SLACK = 8
 """Number of tokens of an answer beyond those of what it should contain."""
 _ROOM = 96
-"""Number of tokens that are kept free for the longest question and its answer."""
+"""Number of tokens that are kept free for the longest question and its answer, or more if they take more."""
 
 _FILLER = "Rain falls on the hills. The river runs to the sea. Clouds come back over the land."
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
@@ -76,7 +76,7 @@ class Haystack:
 
 
 def haystack(
-    kind: str, tokenizer: PreTrainedTokenizerFast, text: str, length: int, rng: np.random.Generator
+    kind: str, tokenizer: PreTrainedTokenizerFast, text: str, length: int, seed: Sequence[int]
 ) -> Haystack:
     """Generate a text that hides needles, and the questions on them.
 
@@ -85,7 +85,7 @@ def haystack(
         tokenizer: tokenizer of the model.
         text: real text of at least `length` tokens, for the kinds "text" and "words".
         length: maximum number of tokens, the longest question and answer included.
-        rng: random number generator.
+        seed: seed of the random numbers.
 
     Raises:
         DataError: if a needle would be cut off: the length is too small, the text too short, or the tokenizer
@@ -96,10 +96,15 @@ def haystack(
         encoded: list[int] = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
         return encoded
 
-    first = special(tokenizer)[0]
-    room = length - _ROOM - len(first)
-    make = {"filler": _filler, "text": _real, "words": _words}[kind]
-    written, needles, asked = make(text, room, lambda words: len(ids(words)), rng)
+    first, make, free = special(tokenizer)[0], _MAKERS[kind], _ROOM
+    while True:
+        room = length - free - len(first)
+        written, needles, asked = make(text, room, lambda words: len(ids(words)), np.random.default_rng(seed))
+        questions = [_question(ids, *each) for each in asked]
+        needed = max(len(each.ids) + each.tokens for each in questions)
+        if needed <= free:
+            break
+        free = needed
     encoded = ids(written)
     read = tokenizer.decode(encoded)
     lost = [needle for needle in needles if needle not in read]
@@ -108,14 +113,15 @@ def haystack(
             f"a text of {length} tokens for '{kind}' is truncated: it has {len(encoded)} tokens for {room}"
             + (f", and {lost[0]!r} is lost" if lost else "")
         )
-    questions = []
-    for task, question, prefix, expected in asked:
-        row = ids(f"\n\nQuestion: {question}\nAnswer: {prefix}")
-        tokens = len(ids(" " + ", ".join(expected))) + SLACK
-        if len(row) + tokens > _ROOM:
-            raise DataError(f"the question on '{task}' takes {len(row) + tokens} tokens; {_ROOM} are free")
-        questions.append(Question(task, row, expected, tokens))
     return Haystack([*first, *encoded], questions)
+
+
+def _question(
+    ids: Callable[[str], list[int]], task: str, question: str, prefix: str, expected: list[str]
+) -> Question:
+    """Return a question as it follows the text, ending with the beginning of the answer."""
+    row = ids(f"\n\nQuestion: {question}\nAnswer: {prefix}")
+    return Question(task, row, expected, len(ids(" " + ", ".join(expected))) + SLACK)
 
 
 _Asked = tuple[str, str, str, list[str]]
@@ -140,12 +146,15 @@ def _spread(sentences: list[str], needles: Sequence[str]) -> str:
 
 def _fit(build: Callable[[int], str], most: int, room: int, size: Callable[[str], int], what: str) -> str:
     """Return the longest text `build(n)`, n up to `most`, of at most `room` tokens, by bisection."""
-    low, high = 0, most
     if size(build(0)) > room:
         raise DataError(f"the needles of '{what}' take more than {room} tokens; choose a greater length")
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if size(build(middle)) <= room else (low, middle - 1)
+    low, high = 0, 1
+    while high <= most and size(build(high)) <= room:
+        low, high = high, 2 * high
+    high = min(high, most + 1)  # the least that is known not to fit, or not to exist
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if size(build(middle)) <= room else (low, middle)
     return build(low)
 
 
@@ -249,3 +258,6 @@ def _words(text: str, room: int, size: Callable[[str], int], rng: np.random.Gene
     question = f"Which {COMMON} words are the most common in the list?"
     asked: list[_Asked] = [("common words", question, "The most common words are", common)]
     return written, [], asked
+
+
+_MAKERS = {"filler": _filler, "text": _real, "words": _words}

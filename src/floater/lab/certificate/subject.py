@@ -95,17 +95,18 @@ class Subject:
         return length * (1 + length / self.quadratic)
 
 
-def subject(folder: str, length: int) -> Subject:
+def subject(folder: str, length: int, method: Method | None = None) -> Subject:
     """Check that a checkpoint can be extended and measured here, before anything is read with it.
 
     Args:
         folder: directory or name, as returned by `locate`.
         length: new length in tokens.
+        method: method that must be possible, if one is named.
 
     Raises:
         DataError: if the model is neither a causal nor a masked language model, or needs more memory than
             there is.
-        ExtendError: if the model cannot be extended to this length at all.
+        ExtendError: if the model cannot be extended to this length, or not by this method.
     """
     if [*Path(folder).glob("*.gguf")] and not (Path(folder) / "config.json").is_file():
         raise DataError(
@@ -127,6 +128,8 @@ def subject(folder: str, length: int) -> Subject:
     text = config.get_text_config()
     layers, width = int(text.num_hidden_layers), int(text.hidden_size)
     check_memory(parameters * size, activations(text, length, size, causal), length)
+    if method is not None:
+        floater.extend(load_pretrained(folder), length, method.name, **method.options)
     summary = floater.extend(load_pretrained(folder), length)
     return Subject(
         folder, length, summary.old, "causal" if causal else "masked", summary.positions, summary.method,

@@ -130,15 +130,15 @@ def lines(
         ylabel: label of the ordinate.
         shaded: end of a shaded range that begins at 0, and its label.
     """
-    (figure, axes), ends = _panel(), list[_End]()
+    figure, axes = _panel()
     for index, (name, (x, y)) in enumerate(series.items()):
         look = {"color": _SERIES[index % len(_SERIES)], "linestyle": _LINES[index % len(_LINES)]}
-        axes.plot(x, y, linewidth=1.3, **look)
-        ends.append(_End(name, (x[-1], y[-1]), look["color"]))
+        axes.plot(x, y, linewidth=1.3, label=name, **look)
     axes.axvspan(0, shaded[0], color=_GRID, alpha=0.5, lw=0, zorder=0)
     axes.annotate(shaded[1], (0, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8)
     axes.margins(x=0)
-    return _finish(figure, axes, xlabel, ylabel, ends)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return _finish(figure, axes, xlabel, ylabel, [])
 
 
 def score_by_length(results: Results, columns: Sequence[Column], less: Variant | None = None) -> Figure:
