@@ -26,6 +26,7 @@ def record(**losses):
         "model": {"old": 256, "kind": "causal"},
         "device": "cpu",
         "threads": 1,
+        "software": {"python": "3", "versions": {}, "commit": None},
     }
     results = {}
     names = {"plain": PLAIN, "a": A, "b": B}

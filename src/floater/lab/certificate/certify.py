@@ -28,6 +28,7 @@ from floater.lab.certificate.loss import (
 from floater.lab.certificate.needles import KINDS, TASKS, haystack
 from floater.lab.certificate.record import Record
 from floater.lab.certificate.subject import Method, Subject
+from floater.lab.study.trial import software
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.measurement import Array
 from floater.lab.training.files import write_json
@@ -128,6 +129,7 @@ def certify(
         "texts": {each.name: hashlib.sha256(each.ids.tobytes()).hexdigest()[:16] for each in texts},
         "methods": [str(method) for method in measured],
         "threads": torch.get_num_threads(),
+        "software": software(),
         "device": str(torch.accelerator.current_accelerator() or "cpu"),
     }
     record = _resume(path, json.loads(json.dumps(settings)))
@@ -152,6 +154,9 @@ def certify(
         spent, work, done = spent + seconds, work + weight, done + weight
         left = max(whole - done, 0.0) * spent / work / 60
         logger.info("%s: %.1f minutes; about %.0f minutes left", unit.key, seconds / 60, left)
+    left = [unit for unit in _units(model, measured, texts, record) if unit.key not in record.results]
+    record.settings["left"] = len(left)
+    write_json(path, asdict(record))
     left = [unit for unit in _units(model, measured, texts, record) if unit.key not in record.results]
     record.settings["left"] = len(left)
     write_json(path, asdict(record))

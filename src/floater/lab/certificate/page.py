@@ -17,7 +17,6 @@ from floater.lab.study import figures
 from floater.lab.study.panels import Panel
 from floater.lab.study.report import render
 from floater.lab.study.tables import EMPTY, Cell, Table
-from floater.lab.study.trial import software
 from floater.lab.training.files import write_whole
 
 PAGE, TABLES = "certificate.html", "certificate.md"
@@ -183,11 +182,9 @@ def notes(record: Record) -> list[str]:
 
 def missing(record: Record) -> list[str]:
     """Return what was not measured."""
-    texts = len(record.settings["texts"])
-    read = len([*record.results_of("windows", PLAIN)])
     lines = []
-    if read < texts:
-        lines.append(f"Not finished: {read} of {texts} texts were read; the same command continues.")
+    if left := record.settings.get("left"):
+        lines.append(f"Not finished: {left} measurements are left; the same command continues.")
     refused = {
         r["refused"] for key, r in record.results.items() if "refused" in r and not key.startswith("loss")
     }
@@ -206,7 +203,7 @@ def missing(record: Record) -> list[str]:
 
 def versions(record: Record) -> Mapping[str, str]:
     """Return the software and the machine, and the minutes of all measurements."""
-    run = software()
+    run = record.settings["software"]
     minutes = sum(result["minutes"] for result in record.results.values())
     packages = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     return {
