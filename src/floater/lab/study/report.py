@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +88,6 @@ def page(
         configuration: the study's configuration, as text.
         charts: the figures of scores; by default they are drawn.
     """
-    from jinja2 import Environment, StrictUndefined
-
     scores = tables.scores(results)
     charts = panels.charts(results) if charts is None else charts
     with figures.themed():
@@ -121,12 +118,29 @@ def page(
             "configuration": configuration,
             "citation": _citation(results),
         }
-    template = files("floater.lab.study").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    return render("report.html.jinja", values)
+
+
+def render(template: str, values: Mapping[str, Any], package: str = "floater.lab.study") -> str:
+    """Return a page in the style of the reports.
+
+    Args:
+        template: name of the template, which extends `page.html.jinja`.
+        values: values that it reads.
+        package: package that contains the template.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loaders = [PackageLoader(each, "") for each in dict.fromkeys((package, "floater.lab.study"))]
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["code"] = _code
-    return environment.from_string(template).render(values) + "\n"
+    return environment.get_template(template).render(values) + "\n"
 
 
 def _code(text: str) -> Markup:

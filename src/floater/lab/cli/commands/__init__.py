@@ -28,22 +28,7 @@ from floater.lab.cli.commands import (
 )
 
 COMMANDS = (
-    *(
-        train,
-        translate,
-        evaluate,
-        predict,
-        extend,
-        export,
-        glue,
-        models,
-        plot,
-        study,
-        cite,
-        data,
-        demo,
-        configs,
-    ),
-    *(init, completion, help),
+    *(train, translate, evaluate, predict, extend, export, glue, models, plot, study, cite),
+    *(data, demo, configs, init, completion, help),
 )
 """The modules of the commands, in the order of the help."""

@@ -1,0 +1,99 @@
+"""Plugged and extended models in EleutherAI's lm-evaluation-harness.
+
+    pip install lm-eval
+    python -m floater.lab.harness run --model floater --model_args pretrained=DIRECTORY --tasks TASK
+
+The package `lm_eval` is imported when a model is asked for; nothing else of this library needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from floater.errors import DataError
+from floater.lab.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
+from floater.lab.tasks.finetuning.text import special
+
+
+@functools.cache
+def model_class() -> Any:
+    """Return the class of the harness's model "floater", and register it.
+
+    It is `HFLM` with two differences. The checkpoint is located and checked as by `floater evaluate`, so that
+    plugged and extended models load. A request that is longer than the model is an error, where `HFLM` cuts
+    its beginning off and warns: a task on long texts would lose what it asks for.
+
+    Raises:
+        DataError: if lm-eval is not installed.
+    """
+    try:
+        from lm_eval.api.registry import register_model
+        from lm_eval.models.huggingface import HFLM
+    except ImportError as error:
+        raise DataError(f"the evaluation harness needs the package lm-eval ({error})") from error
+
+    @register_model("floater")
+    class FloaterLM(HFLM):  # type: ignore[misc]
+        """A checkpoint, plugged or extended, as the harness calls it."""
+
+        def __init__(self, pretrained: str, device: str | None = None, **options: Any) -> None:
+            model: Any = load_pretrained(locate(pretrained))
+            model.to(device or "cpu")
+            tokenizer = _without_end(load_tokenizer(pretrained))
+            super().__init__(pretrained=model, tokenizer=tokenizer, **options)
+
+        def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
+            # the last token is predicted, not read
+            self._check([len(context) + len(rest) - 1 for _, context, rest in requests], self.max_length)
+            return super()._loglikelihood_tokens(requests, *arguments, **options)
+
+        def tok_batch_encode(
+            self, strings: Any, padding_side: str = "left", left_truncate_len: Any = None, **options: Any
+        ) -> Any:
+            encoded = super().tok_batch_encode(strings, padding_side, **options)
+            if left_truncate_len is not None:
+                self._check([int(row.sum()) for row in encoded[1]], left_truncate_len)
+            return encoded
+
+        def _check(self, lengths: Sequence[int], most: int) -> None:
+            """Refuse requests that are longer than what the model may read."""
+            if lengths and max(lengths) > most:
+                raise DataError(
+                    f"a request has {max(lengths)} tokens and {most} can be read; it would be truncated"
+                )
+
+    return FloaterLM
+
+
+def _without_end(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
+    """Let a tokenizer add no token after a text, to which the harness appends an answer."""
+    before, after = special(tokenizer)
+    if after:
+        names = [str(name) for name in tokenizer.convert_ids_to_tokens(before)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=" ".join([*names, "$A"]), special_tokens=[*zip(names, before, strict=True)]
+        )
+    return tokenizer
+
+
+def main() -> int:
+    """Run the harness's command line, which then has the model "floater"."""
+    try:
+        model_class()
+    except DataError as error:
+        print(f"floater: {error}", file=sys.stderr)
+        return 2
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""`floater extend --prove`: it resumes, stops in time, chooses, and refuses wrong input in one line."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from floater.lab.cli import main
+from floater.lab.text.bpe import train_bpe
+
+ROOM = 320
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A directory with a Llama of 128 positions, and a text that is long enough and one that is not."""
+    monkeypatch.chdir(tmp_path)
+    sentences = [f"Word {i} follows word {i + 1} in the river of the silver harbor." for i in range(200)]
+    tokenizer = train_bpe(sentences, vocab_size=330)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes)
+    LlamaForCausalLM(config).save_pretrained("model")
+    tokenizer.save_pretrained("model")
+    Path("text.txt").write_text(" ".join(sentences))
+    Path("short.txt").write_text(sentences[0])
+    return tmp_path
+
+
+def refused(capsys, *words):
+    """Return the one line with which a command is refused."""
+    capsys.readouterr()
+    assert main(["extend", *words]) == 2
+    (line,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("floater: ")]
+    return line
+
+
+def test_a_certificate_resumes_and_chooses(folder, capsys):
+    command = ["extend", "model", str(ROOM), "--method", "auto", "--prove", "text.txt", "--report", "report"]
+    assert main([*command, "--minutes", "1e-9"]) == 0
+    begun = json.loads(Path("report/certificate.json").read_text())["results"]
+    assert len(begun) <= 1
+    assert "Not finished: " in capsys.readouterr().out
+    assert main([*command, "--to", "longer"]) == 0
+    whole = json.loads(Path("report/certificate.json").read_text())["results"]
+    assert {key: whole[key] for key in begun} == begun
+    assert Path("report/certificate.html").is_file()
+    out = capsys.readouterr().out
+    for name in ("self_extend", "log_n"):  # both promise to keep short inputs
+        assert whole[f"loss/{name}/{ROOM}/0"]["short"]["equal"]
+    assert not whole[f"loss/linear/{ROOM}/0"]["short"]["equal"]
+    chosen = out.split("Chosen by the measurements: ")[1].split(":")[0].split()[0]
+    config = json.loads(Path("longer/config.json").read_text())
+    assert chosen in json.dumps(config)
+    # measured again, nothing is added or changed
+    assert main(command) == 0
+    assert json.loads(Path("report/certificate.json").read_text())["results"] == whole
+
+
+def test_results_of_another_length_or_text_are_not_mixed(folder, capsys):
+    command = ["model", str(ROOM), "--method", "yarn", "--report", "report", "--minutes", "1e-9"]
+    assert main(["extend", *command, "--prove", "text.txt"]) == 0
+    other = ["model", "400", *command[2:], "--prove", "text.txt"]
+    first = json.loads(Path("report/certificate.json").read_text())
+    assert first["settings"]["length"] == ROOM
+    assert "has results for length 320, not 400" in refused(capsys, *other)
+    Path("text.txt").write_text("Other. " + Path("text.txt").read_text())
+    assert "has results for other texts" in refused(capsys, *command, "--prove", "text.txt")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--prove", "short.txt", "--report", "r"], "a certificate at 320 tokens needs as many"),
+        (["--prove", "none.txt", "--report", "r"], "none.txt: cannot be read as UTF-8 text"),
+        (["--prove", "text.txt", "--report", "r", "--method", "flow"], "which allow"),
+        (["--prove", "text.txt"], "give a directory for the certificate with --report"),
+        (
+            ["--prove", "text.txt", "--report", "r", "--minutes", "0"],
+            "--minutes is 0; it must be",
+        ),
+        (
+            ["--prove", "text.txt", "--report", "r", "--method", "auto", "--option", "a=1"],
+            "every method has its",
+        ),
+        (["--to", "longer", "--method", "auto"], "--method auto chooses by measurements"),
+        (["--to", "longer", "--minutes", "3"], "--minutes is for --prove"),
+        ([], "give a new directory with --to"),
+    ],
+)
+def test_wrong_arguments(folder, capsys, words, reason):
+    assert reason in refused(capsys, "model", str(ROOM), *words)
+    assert not Path("longer").exists()
+
+
+def test_a_model_that_needs_more_memory_is_refused_before_it_is_loaded(folder, capsys, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**20))
+    Path("model/model.safetensors").unlink()  # it would be missed if it were loaded first
+    line = refused(capsys, "model", str(ROOM), "--prove", "text.txt", "--report", "r")
+    assert "a certificate at 320 tokens needs about" in line
+    assert "0.0 GiB are free" in line
+
+
+def test_gguf_and_other_models_are_refused(folder, capsys):
+    Path("gguf").mkdir()
+    Path("gguf/model.gguf").write_bytes(b"GGUF")
+    words = ["128", "--prove", "text.txt", "--report", "r"]
+    assert "holds GGUF, which is read only; convert it" in refused(capsys, "gguf", *words)
+    config = json.loads(Path("model/config.json").read_text()) | {"architectures": ["LlamaModel"]}
+    Path("model/config.json").write_text(json.dumps(config))
+    assert "LlamaModel is neither" in refused(capsys, "model", str(ROOM), *words[1:])
