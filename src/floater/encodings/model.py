@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class PositionModel(nn.Module):
     `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
     `reads_components` that its `qkv` is a function of single components of queries and keys, which no
     rotation may have mixed; `planes` are those in which it rotates, None if they are no fixed ones: only
-    rotations in the same planes commute.
+    rotations in the same planes commute; `dtype` is the type of the model around it, which casts change.
 
     Args:
         spec: the stack of blocks it serves.
@@ -86,10 +86,17 @@ class PositionModel(nn.Module):
     reads_products: bool = False
     reads_components: bool = False
     planes: tuple[str, int] | None = None
+    dtype: torch.dtype = torch.float32
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.dtype = torch.get_default_dtype()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # casts reach models without parameters, too: a sinusoid is as exact as the model around it
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     @property
     def max_positions(self) -> int | None:
