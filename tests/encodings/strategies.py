@@ -112,7 +112,7 @@ _OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "gaussian": {"offsets": st.sampled_from([None, [-1.0, 1.0]]), "std": st.floats(0.5, 4)},
     "graformer": {"reach": st.sampled_from([None, 3]), "subwords": st.integers(0, 2)},
     "graph_bert": {"rounds": st.integers(0, 3), "restart": st.floats(0.05, 0.9)},
-    "graph_gru": {"labels": st.integers(1, 3)},
+    "graph_gru": {"labels": st.integers(1, 3), "shared": st.booleans()},
     "graphormer": {
         "hops": st.integers(1, 4),
         "reach": st.sampled_from([None, 2]),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,9 @@ class PositionModel(nn.Module):
     `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
     `reads_components` that its `qkv` is a function of single components of queries and keys, which no
     rotation may have mixed; `planes` are those in which it rotates, None if they are no fixed ones: only
-    rotations in the same planes commute.
+    rotations in the same planes commute; `half_read` has the axes of tables, by the names of parameters,
+    (n - 1) / 2 of whose n entries are those of later keys, which a causal stack never reads; `dtype` is the
+    type of the model around it, which casts change.
 
     Args:
         spec: the stack of blocks it serves.
@@ -86,10 +89,18 @@ class PositionModel(nn.Module):
     reads_products: bool = False
     reads_components: bool = False
     planes: tuple[str, int] | None = None
+    half_read: ClassVar[Mapping[str, int]] = MappingProxyType({})
+    dtype: torch.dtype = torch.float32
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.dtype = torch.get_default_dtype()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # casts reach models without parameters, too: a sinusoid is as exact as the model around it
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return super()._apply(fn, recurse)  # type: ignore[no-any-return, no-untyped-call]
 
     @property
     def max_positions(self) -> int | None:
@@ -133,6 +144,17 @@ class PositionModel(nn.Module):
         """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""
         card: Card | None = getattr(cls, "card", None)  # a user's encoding may have none
         return "transformer" if card is None else card.recipe
+
+    @property
+    def unread_parameters(self) -> int:
+        """Return the number of entries of the model's own tables that a causal stack never reads."""
+        tables = [(getattr(self, name), axis) for name, axis in self.half_read.items()]
+        later = [
+            table.numel() // table.shape[axis] * (table.shape[axis] - 1) // 2
+            for table, axis in tables
+            if table is not None
+        ]
+        return sum(later) if self.spec.causal else 0
 
     def reset_parameters(self) -> None:
         """Initialise the model's own parameters."""
@@ -246,6 +268,20 @@ class PositionModel(nn.Module):
     def overrides(self, *hooks: str) -> bool:
         """Return whether the model changes any of the named hooks."""
         return any(getattr(type(self), hook) is not getattr(PositionModel, hook) for hook in hooks)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of parameters of all position models in a module, without unread ones.
+
+    Example:
+        >>> from floater import build
+        >>> sizes = {"dim": 8, "heads": 2, "layers": 1, "max_length": 16}
+        >>> [count_parameters(build("huang2", **sizes, causal=causal)) for causal in (False, True)]
+        [62, 32]
+    """
+    inner = [module for module in model.modules() if isinstance(module, PositionModel)]
+    distinct = {parameter for module in inner for parameter in module.parameters()}
+    return sum(each.numel() for each in distinct) - sum(module.unread_parameters for module in inner)
 
 
 @functools.cache

@@ -28,7 +28,7 @@ class Precise(PositionModel):
             dtype = at_least_float32(changed.dtype)
             return changed if changed.dtype == dtype else tensor.to(changed.device, dtype)
 
-        return super()._apply(keep, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._apply(keep, recurse)
 
 
 def at_least_float32(dtype: torch.dtype | None = None) -> torch.dtype:

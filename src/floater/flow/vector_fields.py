@@ -228,7 +228,13 @@ def _frequencies(
     return frequencies if adapt is None else adapt(frequencies)
 
 
-def sinusoid(positions: Tensor, dim: int, adapt: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def sinusoid(
+    positions: Tensor,
+    dim: int,
+    adapt: Callable[[Tensor], Tensor] | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """Return the sinusoidal position encoding of the Transformer.
 
     Source: Vaswani et al. (2017), section 3.5; equation 6 of the FLOATER paper: component 2k is
@@ -238,9 +244,10 @@ def sinusoid(positions: Tensor, dim: int, adapt: Callable[[Tensor], Tensor] | No
         positions: Positions (...), integer or real.
         dim: Size of a vector, even.
         adapt: Change of the frequencies w (dim / 2,), in radians per token.
+        dtype: Type of the model that reads the vectors.
 
     Returns:
-        Vectors (..., dim), float64 if the positions are float64, else float32.
+        Vectors (..., dim), float64 if the positions or the model are float64, else float32.
 
     Raises:
         ValueError: if dim is not a positive even number.
@@ -251,7 +258,7 @@ def sinusoid(positions: Tensor, dim: int, adapt: Callable[[Tensor], Tensor] | No
     """
     angle = positions.to(torch.float64).unsqueeze(-1) * _frequencies(dim, positions.device, adapt)
     vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
-    return vectors if positions.dtype == torch.float64 else vectors.float()
+    return vectors if torch.float64 in (positions.dtype, dtype) else vectors.float()
 
 
 class SinusoidField(nn.Module):

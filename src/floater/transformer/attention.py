@@ -14,7 +14,7 @@ from floater.encodings import PositionModel, StackSpec
 from floater.encodings.attention import AttentionCall, mask_of_pairs, project, project_qkv
 from floater.encodings.context import AttentionContext, Projection
 from floater.transformer.config import FloaterConfig
-from floater.transformer.kernels import kernel_for
+from floater.transformer.kernels import Kernel, Linear, kernel_for
 from floater.transformer.memory import Earlier
 
 _SPEC = StackSpec(dim=1, heads=1, layers=1, max_length=1)
@@ -141,8 +141,12 @@ class Attention(nn.Module):
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute a call by the kernel that serves it, and project its outputs; returns as `forward`."""
-        linear = self.config.attention == "linear"
-        kernel = kernel_for(call, "linear" if linear else self.config._attn_implementation)
+        kernel: Kernel
+        if self.config.attention == "softmax":
+            kernel = kernel_for(call, self.config._attn_implementation)
+        else:
+            performer = self.config.attention == "performer"
+            kernel = Linear(self.config.attention_features or 0 if performer else None, call.context.layer)
         out, weights = kernel.attend(call)
         return self.output(out.transpose(1, 2).flatten(-2)), weights
 

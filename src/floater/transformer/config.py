@@ -15,7 +15,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from floater.encodings.checks import one_of
+from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.composed.parts import named, resolved
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import catalogue
@@ -95,8 +95,12 @@ class FloaterConfig(PreTrainedConfig):
             `floater.transformer.RECIPES`, or a mapping of `preset`, such a name, and of other values
             (see `Recipe`). None takes the recipe on the encoding's card: "bert" for BERT's and TUPE's,
             else "transformer".
-        attention: kind of attention: "softmax", or "linear" in time (Katharopoulos et al. 2020) for
-            position models that leave the attention matrix alone.
+        attention: kind of attention: "softmax"; or in time that grows with the length, for position models
+            that leave the attention matrix alone, "linear" (Katharopoulos et al. 2020) or "performer", which
+            estimates the softmax by random features (Choromanski et al. 2021). The features of a block are
+            always the same.
+        attention_features: number of random features of "performer"; None means w ln w, w the width of
+            queries and keys.
         share_layers: whether one block is applied as often as there are layers (Dehghani et al. 2019).
         use_cache: whether models keep keys and values by default; never in training.
         tie_word_embeddings: whether source, target and output embeddings are one matrix.
@@ -146,6 +150,7 @@ class FloaterConfig(PreTrainedConfig):
     norm_first: bool = False
     recipe: str | dict[str, Any] | None = None
     attention: str = "softmax"
+    attention_features: int | None = None
     share_layers: bool = False
     use_cache: bool = True
     tie_word_embeddings: bool = True
@@ -174,12 +179,15 @@ class FloaterConfig(PreTrainedConfig):
         if self.activation_function not in ACT2FN:
             valid = ", ".join(ACT2FN)
             raise ValueError(f"activation_function is '{self.activation_function}'; there are: {valid}")
-        if self.attention not in ("softmax", "linear"):
-            raise ValueError(f"attention is {self.attention!r}; it must be 'softmax' or 'linear'")
-        if self.attention == "linear" and self.attention_dropout:
+        one_of("attention", self.attention, ("softmax", "linear", "performer"))
+        if self.attention != "softmax" and self.attention_dropout:
             raise ValueError(
                 f"attention_dropout is {self.attention_dropout}; linear attention has no weights to drop"
             )
+        if self.attention_features is not None:
+            if self.attention != "performer":
+                raise ValueError(f"attention_features are given, but attention is {self.attention!r}")
+            at_least_one(attention_features=self.attention_features)
         for name in ("position", "decoder_position"):
             position, chosen = getattr(self, name), getattr(self, f"{name}_options")
             if position is not None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from floater.encodings.attention import AttentionCall
 from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
-from floater.transformer.linear import linear_attention
+from floater.transformer.linear import directions, feature_count, linear_attention
 from floater.transformer.tiled import tiled_attention
 
 # queries from which tiles are faster than matrices of all pairs: products with vectors of the distance take
@@ -124,11 +124,18 @@ class Flex:
 
 
 class Linear:
-    """Attention in time that grows with T: the kernel of the configuration `attention="linear"`.
+    """Attention in time that grows with T: the kernel of the configurations "linear" and "performer".
 
     The models that it does not serve, which change the matrix of attention, are refused when a stack of
     blocks is built.
+
+    Args:
+        features: number of random features of the Performer, 0 for w ln w of the width w; None for elu + 1.
+        seed: seed of their directions.
     """
+
+    def __init__(self, features: int | None = None, seed: int = 0) -> None:
+        self.features, self.seed = features, seed
 
     def supports(self, call: AttentionCall) -> bool:
         """Return True: whoever configures it has no other attention."""
@@ -137,7 +144,10 @@ class Linear:
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute the outputs from sums of keys and values."""
         q, k = call.rotated()
-        out = linear_attention(q, k, call.v, scale=call.scale, mask=call.key_mask, causal=call.causal)
+        w, width = None, q.shape[-1]
+        if self.features is not None:
+            w = directions(self.features or feature_count(width), width, self.seed, q.device)
+        out = linear_attention(q, k, call.v, scale=call.scale, mask=call.key_mask, causal=call.causal, w=w)
         return out, None
 
 
@@ -145,7 +155,6 @@ KERNELS: dict[str | None, Sequence[Kernel]] = {
     "eager": (Plain(),),
     "sdpa": (Tiled(), Sdpa(), Plain()),
     "flex_attention": (Flex(), Tiled(), Sdpa(), Plain()),
-    "linear": (Linear(),),
 }
 
 

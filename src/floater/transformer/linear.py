@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,13 +22,84 @@ def feature(x: Tensor) -> Tensor:
     return F.elu(x) + 1
 
 
-def linear_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: Tensor | None = None, causal: bool = False
-) -> Tensor:
-    """Return sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f = elu + 1 of q and k times sqrt(scale).
+def feature_count(width: int) -> int:
+    """Return the number of random features of the Performer for vectors of a width, w ln w.
 
-    Katharopoulos et al. 2020, "Transformers are RNNs", section 3. The cost grows with T; only with a mask for
-    each query (packed documents) does it grow with T S.
+    Example:
+        >>> feature_count(64)
+        266
+    """
+    return max(1, int(width * math.log(width)))
+
+
+@functools.lru_cache(maxsize=64)
+def directions(count: int, width: int, seed: int, device: torch.device) -> Tensor:
+    """Return the random directions of the Performer's features: normal vectors, orthogonal width by width.
+
+    Choromanski et al. 2021, sections 2.4 and B.
+
+    Args:
+        count: number m of directions.
+        width: width of queries and keys.
+        seed: seed, which decides on them.
+        device: device of the result.
+
+    Returns:
+        (count, width), float32.
+
+    Example:
+        >>> w = directions(3, 4, 0, torch.device("cpu"))
+        >>> (w @ w.T).abs().round(decimals=4).triu(1).count_nonzero().item()
+        0
+    """
+    generator = torch.Generator().manual_seed(seed)
+    blocks = -(-count // width)
+    normal = torch.randn(2, blocks, width, width, generator=generator, dtype=torch.float64)
+    unit, triangle = torch.linalg.qr(normal[0])
+    # the signs that LAPACK chooses depend on the vectors, and would bias the features
+    unit = (unit * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]).mT
+    rows: Tensor = (unit * normal[1].norm(dim=-1, keepdim=True)).flatten(0, 1)[:count]
+    return rows.to(device, torch.float32)
+
+
+def random_features(x: Tensor, w: Tensor, *, queries: bool) -> Tensor:
+    """Return exp(w_r x - |x|^2 / 2), whose products of a query and a key are exp(q k) in expectation.
+
+    Choromanski et al. 2021, lemma 1, up to a factor that cancels in the ratio of sums: of each query, and of
+    all keys, which does not depend on them, so that no key changes what an earlier one counts.
+
+    Args:
+        x: (..., width).
+        w: (m, width), `directions`.
+        queries: whether the vectors are queries.
+
+    Example:
+        >>> x = torch.zeros(1, 2)
+        >>> random_features(x, torch.ones(3, 2), queries=True)
+        tensor([[1., 1., 1.]])
+    """
+    exponent = x @ w.mT
+    if queries:  # |q|^2 / 2 is a factor of the query, too
+        return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
+    highest = w.square().sum(-1).max() / 2  # of any key
+    return (exponent - x.square().sum(-1, keepdim=True) / 2 - (highest - 80).clamp(min=0)).exp()
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    w: Tensor | None = None,
+) -> Tensor:
+    """Return sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f a function of q and k times sqrt(scale).
+
+    Katharopoulos et al. 2020, "Transformers are RNNs", section 3, f = elu + 1; or with `w` the Performer's
+    random features (Choromanski et al. 2021), which estimate the softmax of the scaled products. The cost
+    grows with T; only with a mask for each query (packed documents) does it grow with T S.
 
     Args:
         q: (batch, heads, T, width).
@@ -34,9 +108,11 @@ def linear_attention(
         scale: factor of the dot products, split between queries and keys.
         mask: bool mask of the keys that a query may attend to, (batch, 1, 1, S) or (batch, 1, T, S).
         causal: a query attends to its own and earlier tokens only.
+        w: (m, width), directions of random features; None for elu + 1.
 
     Returns:
-        (batch, heads, T, head_dim); zeros where a query may attend to nothing.
+        (batch, heads, T, head_dim); zeros where a query may attend to nothing, and where no random feature of
+        its keys is above the smallest number of float32 (keys whose squared norm times scale exceeds 160).
 
     Example:
         >>> x = torch.zeros(1, 1, 3, 2)
@@ -44,7 +120,13 @@ def linear_attention(
         >>> linear_attention(x, x, v, scale=1.0).flatten().tolist()
         [3.0, 3.0, 3.0]
     """
-    q, k = feature(q * scale**0.5), feature(k * scale**0.5)
+    dtype, q, k = v.dtype, q * scale**0.5, k * scale**0.5
+    if w is None:
+        q, k = feature(q), feature(k)
+    else:  # exponentials have the range of float32
+        wide = torch.promote_types(dtype, torch.float32)
+        q, k, v, w = (part.to(wide) for part in (q, k, v, w))
+        q, k = random_features(q, w, queries=True), random_features(k, w, queries=False)
     length, slots = q.shape[2], k.shape[2]
     more = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the last column sums the weights
     if mask is not None and mask.shape[2] > 1:
@@ -57,7 +139,8 @@ def linear_attention(
             k = k * mask.transpose(-1, -2)
         out = _causal(q, k, more) if causal else q @ (k.transpose(-1, -2) @ more)
     total = out[..., -1:]
-    return torch.where(total > 0, out[..., :-1] / total.clamp(min=torch.finfo(total.dtype).tiny), 0.0)
+    ratio = out[..., :-1] / total.clamp(min=torch.finfo(total.dtype).tiny)
+    return torch.where(total > 0, ratio, 0.0).to(dtype)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

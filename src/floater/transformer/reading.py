@@ -180,8 +180,8 @@ def check_temperature(config: Any) -> None:
     Raises:
         PositionError: if attention is linear or the training length is below 2.
     """
-    if config.attention == "linear":
-        raise PositionError("a temperature scales logits; attention is 'linear' and has none")
+    if config.attention != "softmax":
+        raise PositionError(f"a temperature scales logits; attention is '{config.attention}' and has none")
     if config.training_length < 2:
         raise PositionError(f"training_length is {config.training_length}; a temperature needs at least 2")
 

@@ -74,8 +74,8 @@ def recording(stack: Stack, states: bool | None, attentions: bool | None) -> Ite
             return
         if output[1] is None:
             raise ValueError(
-                "attention='linear' has no weights for output_attentions"
-                if stack.config.attention == "linear"
+                f"attention={stack.config.attention!r} has no weights for output_attentions"
+                if stack.config.attention != "softmax"
                 else "output_attentions needs weights, which this attention does not compute: load the model "
                 "with attn_implementation='eager', or call model.set_attn_implementation('eager')"
             )

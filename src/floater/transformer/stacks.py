@@ -59,10 +59,11 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         if times is not None:
             check_times(times, model, config.position_name(site))
         check_reading(Reading.of(config.reading), model, config)
-    if config.attention == "linear" and model.overrides("bias", "logits", "weights", "mask", "value_bias"):
+    changes = model.overrides("bias", "logits", "weights", "mask", "value_bias")
+    if config.attention != "softmax" and changes:
         raise PositionError(
-            f"attention is 'linear', but '{name}' changes the attention matrix, which linear attention does "
-            "not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
+            f"attention is '{config.attention}', but '{name}' changes the attention matrix, which linear "
+            "attention does not compute; models of embeddings, queries and keys, such as 'spe_sine', do not"
         )
     if config.baked is not None:
         for part in [module for module in model.modules() if isinstance(module, PositionModel)]:

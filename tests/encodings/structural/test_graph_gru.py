@@ -1,7 +1,7 @@
 """Cai and Lam's relations against a GRU run on one pair of nodes at a time."""
 
 import torch
-from structural_cases import SIZES, qk
+from structural_cases import SIZES, encoder, qk
 from test_structural import EDGES, LABELS, LENGTHS, path_ids
 
 from floater import Positions, build
@@ -27,3 +27,27 @@ def test_queries_and_keys_get_vectors_of_the_labels_between_them():
                         query, key = q[sample, head, t], k[sample, head, s]
                         wanted = ((query + a) @ (key + b) - query @ key) / 2
                         torch.testing.assert_close(bias[sample, head, t, s], wanted)
+
+
+@torch.no_grad()
+def test_shared_projections_are_equation_30_of_the_survey():
+    """(x_t + r_ts) W_q . (x_s + r_st) W_k of a whole block, [r_ts; r_st] = W^r GRU, pair by pair."""
+    model = encoder("graph_gru", labels=LABELS, shared=True)
+    positions = Positions.graph(EDGES, sizes=LENGTHS)
+    x = torch.randn(len(LENGTHS), max(LENGTHS), SIZES["dim"], dtype=torch.float64)
+    position, state = model.position, model.position.prepare(positions)
+    for block in model.blocks:
+        attention = block.attention
+        for linear in (attention.query, attention.key):
+            torch.nn.init.normal_(linear.bias)
+        logits = attention.call(x, position, state).logits()
+        for sample, (edges, size) in enumerate(zip(EDGES, LENGTHS, strict=True)):
+            for t in range(size):
+                for s in range(size):
+                    ids = torch.tensor(path_ids(edges, size, t, s))
+                    states = position.gru(position.symbol.weight[ids])[0]
+                    ends = torch.cat([states[-1, :4], states[0, 4:]])
+                    there, back = (ends @ position.relation[0]).chunk(2)
+                    query = attention.query(x[sample, t] + there).view(2, 4)
+                    key = attention.key(x[sample, s] + back).view(2, 4)
+                    torch.testing.assert_close(logits[sample, :, t, s], (query * key).sum(-1) / 2)

@@ -3,6 +3,9 @@ Temperature, and Convoluted Attention (Dufter, Schmitt, Schuetze 2020)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -49,6 +52,7 @@ class DufterAbsolute(PositionBias):
     )
     name = "dufter_absolute"
     bounded = True
+    half_read: ClassVar[Mapping[str, int]] = {"table": -1}
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)

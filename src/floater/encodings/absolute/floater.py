@@ -241,7 +241,7 @@ class Floater(PositionModel):
         query = positions.query
         has_input = self.spec.site != "cross"
         sines = self.injection == "qkv" and has_input
-        base = sinusoid(query, self.spec.dim, self.adapt) if sines else None
+        base = sinusoid(query, self.spec.dim, self.adapt, dtype=self.dtype) if sines else None
         vectors = {}
         for flow in self.flows:
             below = positions.below if query.numel() else 1

@@ -55,4 +55,4 @@ class MaximumVariance(Sinusoidal):
     def prepare(self, positions: Positions) -> Tensor:
         query = positions.query
         vectors = sinusoid(query.to(wide_dtype(query.device)) * self.k, self.spec.dim)
-        return vectors if query.dtype == torch.float64 else vectors.float()
+        return vectors if torch.float64 in (query.dtype, self.dtype) else vectors.float()

@@ -84,7 +84,11 @@ class Recurrent(AddedVectors):
         query = whole_numbers(positions, "rnn")
         length = int(query.max()) + 1 if query.numel() else 1
         index = torch.arange(length, device=query.device)
-        z = index[:, None] if self.input == "scalar" else sinusoid(index, self.spec.dim)
+        z = (
+            index[:, None]
+            if self.input == "scalar"
+            else sinusoid(index, self.spec.dim, dtype=self.start.dtype)
+        )
         z = z.to(self.start.dtype)
         p: list[Tensor] = [self.start]
         with torch.autocast(query.device.type, enabled=False):  # rounding would add up over the length

@@ -54,7 +54,7 @@ class Shortformer(PositionModel):
         return True
 
     def prepare(self, positions: Positions) -> Tensor:
-        return sinusoid(positions.query, self.spec.dim)
+        return sinusoid(positions.query, self.spec.dim, dtype=self.dtype)
 
     def inputs(self, context: AttentionContext[Tensor]) -> QKV:
         x = context.x

@@ -100,12 +100,13 @@ class Sinusoidal(AddedVectors):
     def prepare(self, positions: Positions) -> Tensor:
         if not (self.blocks or len(self.maps)):
             return positions.query.new_empty(0)
-        return sinusoid(positions.query, self.spec.dim, self.adapt)
+        return sinusoid(positions.query, self.spec.dim, self.adapt, dtype=self.dtype)
 
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         if not self.recurs:
             return state
-        return state + sinusoid(torch.tensor(layer + 1, device=state.device), self.spec.dim)
+        number = torch.tensor(layer + 1, device=state.device)
+        return state + sinusoid(number, self.spec.dim, dtype=self.dtype)
 
     def prepare_times(self, positions: Positions) -> None:
         """Return nothing: sinusoids have a closed form; see `TimedVectors`."""

@@ -62,7 +62,7 @@ class Shuffled(PositionModel):
             drawn = (padding + torch.rand(x.shape[:2], device=x.device)).argsort(dim=1)
             position = position.expand(x.shape[:2])
             position = torch.empty_like(position).scatter(1, drawn, position.gather(1, tokens))
-        return x + sinusoid(position, self.spec.dim).to(x.dtype)
+        return x + sinusoid(position, self.spec.dim, dtype=x.dtype).to(x.dtype)
 
 
 @register("frozen")

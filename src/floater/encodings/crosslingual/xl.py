@@ -28,13 +28,13 @@ def both(positions: Positions, model: PositionModel) -> tuple[Tensor, Tensor]:
     """
     spec = model.spec
     if spec.site == "decoder":
-        primary = sinusoid(positions.query, spec.dim)
+        primary = sinusoid(positions.query, spec.dim, dtype=model.dtype)
         return primary, primary
     if positions.reordered is None:
         raise PositionError(f"no reordered in the positions; '{name_of(model)}' reads second positions")
     pair = positions.query, positions.reordered
     rows = torch.broadcast_shapes(*(at.shape for at in pair))  # type: ignore[no-untyped-call]
-    primary, second = (sinusoid(at.expand(rows), spec.dim) for at in pair)
+    primary, second = (sinusoid(at.expand(rows), spec.dim, dtype=model.dtype) for at in pair)
     return primary, second
 
 

@@ -51,12 +51,12 @@ class LengthAware(PositionModel):
         """
         dim = self.spec.dim
         if self.kind == "difference":
-            return sinusoid(length - position, dim)
+            return sinusoid(length - position, dim, dtype=self.dtype)
         wide = wide_dtype(position.device)
         exponent = -torch.arange(0, dim, 2, device=position.device, dtype=wide) / dim
         angle = position.to(wide)[..., None] * length.to(wide)[..., None] ** exponent
         vectors = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)
-        return vectors if position.dtype == torch.float64 else vectors.float()
+        return vectors if torch.float64 in (position.dtype, self.dtype) else vectors.float()
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         if positions.target_length is not None:
@@ -70,7 +70,7 @@ class LengthAware(PositionModel):
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
         position, length = state
         if length is None:
-            return x + sinusoid(position, self.spec.dim).to(x.dtype)
+            return x + sinusoid(position, self.spec.dim, dtype=x.dtype).to(x.dtype)
         if self.training and self.window:
             noise = torch.randint(-self.window, self.window + 1, (len(x), 1), device=x.device)
             length = (length + noise).clamp(min=1)

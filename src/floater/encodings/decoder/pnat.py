@@ -74,7 +74,7 @@ class PositionLearning(PositionModel):
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         valid = None if self.pointer is None else whole_sequence(positions, "a predicted order")
-        return sinusoid(positions.query, self.spec.dim), valid
+        return sinusoid(positions.query, self.spec.dim, dtype=self.dtype), valid
 
     def embed(self, x: Tensor, state: tuple[Tensor, Tensor | None]) -> Tensor:
         vectors, valid = state

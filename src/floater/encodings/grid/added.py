@@ -59,7 +59,7 @@ class GridSinusoidal(AddedVectors):
 
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "sinusoidal_grid")
-        return sinusoid(query, self.spec.dim // self.axes).flatten(-2)
+        return sinusoid(query, self.spec.dim // self.axes, dtype=self.dtype).flatten(-2)
 
 
 @register("learned_grid")

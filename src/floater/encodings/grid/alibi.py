@@ -8,6 +8,7 @@ from torch import Tensor
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.grid.coordinates import coordinates
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.bias import PositionBias
@@ -53,7 +54,7 @@ class GridALiBi(PositionBias):
 
     def prepare(self, positions: Positions) -> Tensor:
         query, key = coordinates(positions, self.axes, "alibi_grid")
-        dtype = torch.promote_types(key.dtype, torch.float32)
+        dtype = torch.promote_types(key.dtype, at_least_float32(self.dtype))
         squares = sum(
             (key[:, None, :, axis] - query[:, :, None, axis]).to(dtype).square() for axis in range(self.axes)
         )

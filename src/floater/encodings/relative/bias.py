@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -216,6 +216,7 @@ class DistanceTable(PositionBias):
 
     name: str
     bounded = True
+    half_read: ClassVar[Mapping[str, int]] = {"table": -1}
 
     def __init__(self, spec: StackSpec, *, share_heads: bool, share_layers: bool) -> None:
         super().__init__(spec)

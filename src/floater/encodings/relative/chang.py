@@ -3,6 +3,9 @@ et al. 2021): composite attention."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -56,6 +59,7 @@ class Chang(PositionModel):
             "rows": "rows of later keys are never read in a causal stack",
         },
     )
+    half_read: ClassVar[Mapping[str, int]] = {"fixed": -1, "query": -1, "key": -1}
 
     def __init__(self, spec: StackSpec, *, window: int = 8, keys: bool = False) -> None:
         super().__init__(spec)

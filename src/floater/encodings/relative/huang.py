@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +46,7 @@ class Huang(PositionModel):
 
     bounded = True
     name: str
+    half_read: ClassVar[Mapping[str, int]] = {"table": -2}
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)
@@ -83,6 +86,7 @@ class Huang1(Huang):
         exceptions={"real": "a table has nothing between whole distances"},
     )
     name = "huang1"
+    half_read: ClassVar[Mapping[str, int]] = {}
     reads_content = False
 
     @staticmethod
@@ -111,6 +115,7 @@ class Huang2(Huang):
         "the survey counts method 4; this has scalars of s - t",
     )
     name = "huang2"
+    half_read: ClassVar[Mapping[str, int]] = {"table": -1}
     reads_content = False
 
     @staticmethod

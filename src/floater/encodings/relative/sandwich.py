@@ -9,6 +9,7 @@ from torch import Tensor
 
 from floater.encodings.card import Card
 from floater.encodings.errors import PositionError
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances, consecutive
@@ -72,4 +73,4 @@ class Sandwich(PositionBias):
             (part.double()[:, None] * at).cos().sum(-1) for part in values.split(max(_CHUNK // len(at), 1))
         ]
         heads = torch.arange(1, self.spec.heads + 1, device=at.device) * (8 / self.spec.heads)
-        return ((torch.cat(products) - self.width / 2) / heads[:, None]).float()
+        return ((torch.cat(products) - self.width / 2) / heads[:, None]).to(at_least_float32(self.dtype))

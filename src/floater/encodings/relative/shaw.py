@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +29,7 @@ class ShawTables(PositionModel):
 
     keys: nn.Parameter
     values_: nn.Parameter | None
+    half_read: ClassVar[Mapping[str, int]] = {"keys": -2, "values_": -2}
 
     def tables(self, *shape: int, values: bool) -> None:
         """Create the tables (layers, *shape, head_dim)."""

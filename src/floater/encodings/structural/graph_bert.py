@@ -83,4 +83,4 @@ class GraphBert(Structured, AddedVectors):
         return structure.at(numbers * valid[..., None])
 
     def prepare(self, positions: Positions) -> Tensor:
-        return sinusoid(self.numbers(positions), self.spec.dim).sum(-2)
+        return sinusoid(self.numbers(positions), self.spec.dim, dtype=self.dtype).sum(-2)

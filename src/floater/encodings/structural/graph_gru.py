@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,12 +29,14 @@ class GraphGRU(Structured):
     several shortest paths the one over the lowest nodes is read. The GRU runs once per forward pass over each
     distinct sequence, a step at a time for sequences with the same beginning.
 
-    W^r is the released code's, a projection (dim, 2 dim) of its own in every block. The survey's equation
-    sends r through the projections of queries and keys instead. The depth of a concept, which the authors add
-    to its embedding, is `spr_absolute`.
+    W^r is the released code's, a projection (dim, 2 dim) of its own in every block, after a linear map of the
+    last states. `shared=True` is the survey's equation as it is printed: one W^r for all blocks, and
+    (x_t + a_ts) W_q (x_s + b_ts) W_k with the block's own projections of queries and keys. The depth of a
+    concept, which the authors add to its embedding, is `spr_absolute`.
 
     Args:
         labels: number of edge labels.
+        shared: whether a and b go through the projections of queries and keys.
 
     Raises:
         PositionError: if an option is not valid, dim is odd, the positions have no structure, or a label is
@@ -66,24 +70,25 @@ class GraphGRU(Structured):
     )
     needs = "graph"
 
-    def __init__(self, spec: StackSpec, *, labels: int = 1) -> None:
+    def __init__(self, spec: StackSpec, *, labels: int = 1, shared: bool = False) -> None:
         super().__init__(spec)
         at_least_one(labels=labels)
         if spec.dim % 2:
             raise PositionError(f"dim is {spec.dim}; a GRU of two directions needs an even one")
         dim = spec.dim
-        self.labels = labels
+        self.labels, self.shared = labels, shared
         self.symbol = nn.Embedding(2 * labels + 2, dim)
         self.gru = nn.GRU(dim, dim // 2, batch_first=True, bidirectional=True)
-        self.output = nn.Linear(dim, dim)
-        self.relation = nn.Parameter(torch.empty(spec.layers, dim, 2 * dim))
+        self.output = nn.Identity() if shared else nn.Linear(dim, dim)
+        self.relation = nn.Parameter(torch.empty(1 if shared else spec.layers, dim, 2 * dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         self.symbol.reset_parameters()
         self.gru.reset_parameters()
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.output.bias)
+        if isinstance(self.output, nn.Linear):
+            nn.init.xavier_uniform_(self.output.weight)
+            nn.init.zeros_(self.output.bias)
         for weight in self.relation:
             nn.init.xavier_uniform_(weight)
 
@@ -130,10 +135,22 @@ class GraphGRU(Structured):
         return torch.cat(last)[torch.cat(ended).argsort()]
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[PairVectors]) -> Tensor:
-        tables = context.state.heads(self.relation[context.layer], 2 * self.spec.heads).to(q.dtype)
-        a, b = tables.chunk(2, dim=1)
+        if self.shared:
+            vectors = context.state.vectors @ self.relation[0]
+            a, b = (
+                self._projected(context.projections[name], part).to(q.dtype)
+                for name, part in zip(("query", "key"), vectors.chunk(2, dim=-1), strict=True)
+            )
+        else:
+            tables = context.state.heads(self.relation[context.layer], 2 * self.spec.heads).to(q.dtype)
+            a, b = tables.chunk(2, dim=1)
         pair = context.state.pair
         # k_s meets the vectors of the pairs in its column
         dots = scores(q, b, pair) + scores(k, a, pair.transpose(1, 2)).transpose(-1, -2)
         alone = (a * b).sum(-1).gather(-1, pair.flatten(1)[:, None].expand(-1, a.shape[1], -1))
         return (dots + alone.view(*a.shape[:2], *pair.shape[1:])) * self.scale(q.shape[-1])
+
+    def _projected(self, linear: Callable[[Tensor], Tensor], vectors: Tensor) -> Tensor:
+        """Map (batch, U, dim) by a projection without its bias, which the tokens have."""
+        table = linear(vectors) - linear(torch.zeros_like(vectors[:1, :1]))
+        return table.view(*table.shape[:-1], self.spec.heads, -1).transpose(1, 2)

@@ -71,10 +71,10 @@ class SPRAbsolute(Structured, AddedVectors):
 
     def prepare(self, positions: Positions) -> Tensor:
         structure = self.structure(positions)
-        depth = sinusoid(structure.at(structure.depth), self.spec.dim)
+        depth = sinusoid(structure.at(structure.depth), self.spec.dim, dtype=self.dtype)
         if self.sequence == "none":
             return depth
-        index = sinusoid(positions.query, self.spec.dim)
+        index = sinusoid(positions.query, self.spec.dim, dtype=self.dtype)
         if self.sequence == "add":
             return depth + index
         dtype = self.depth.weight.dtype

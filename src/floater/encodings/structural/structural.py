@@ -113,7 +113,7 @@ class Structural(Structured):
     def _attend(self, x: Tensor, paths: Paths) -> Tensor:
         """Map (R, D, dim) to (R, dim)."""
         index = torch.arange(x.shape[1], device=x.device)
-        x = x + sinusoid(index, self.spec.dim).to(x.dtype)
+        x = x + sinusoid(index, self.spec.dim, dtype=x.dtype).to(x.dtype)
         mixed = F.scaled_dot_product_attention(
             self.query(x), self.key(x), self.value(x), attn_mask=paths.valid[:, None, :]
         )

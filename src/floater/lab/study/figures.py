@@ -120,7 +120,7 @@ def _recolour(figure: Figure) -> None:
     """Replace the placeholders of the page's colours by its light colours."""
     from matplotlib.colors import to_hex, to_rgb, to_rgba_array
 
-    template = files("floater.lab.study").joinpath("report.html.jinja").read_text(encoding="utf-8")
+    template = files("floater.lab.study").joinpath("page.html.jinja").read_text(encoding="utf-8")
     light = dict(re.findall(r"(--[\w-]+): (#\w{6})", template[: template.index("@media")]))
     colours = {colour: to_rgb(light[name]) for colour, name in _VARIABLES.items()}
     for axes in figure.axes:  # also of ticks that are made as they are drawn

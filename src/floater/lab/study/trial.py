@@ -177,17 +177,15 @@ def _cost(run: Path) -> dict[str, Any]:
     import torch
     from safetensors import safe_open
 
-    from floater.lab.study.analyses.subject import load_subject, position_models
+    from floater.encodings.model import count_parameters
+    from floater.lab.study.analyses.subject import load_subject
 
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
         shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
-    positions = {
-        p for model in position_models(load_subject(run / MODEL).model).values() for p in model.parameters()
-    }
     machine = hardware()
     return {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
-        "position_parameters": sum(parameter.numel() for parameter in positions),
+        "position_parameters": count_parameters(load_subject(run / MODEL).model),
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": machine["GPU"] or machine["CPU"],
         "hardware": machine,

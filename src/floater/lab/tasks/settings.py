@@ -45,7 +45,9 @@ class Changes:
         recipe: initialisation, scales and norms of the Transformer: transformer, bert, roberta, t5, gpt, or a
             mapping with one of these as preset, and the values that differ from it; null takes bert for the
             encodings of BERT and TUPE, else transformer.
-        attention: "softmax", or "linear" for position models that do not change the attention matrix.
+        attention: "softmax", or "linear" or "performer" for position models that do not change the attention
+            matrix.
+        attention_features: number of random features of "performer".
         attention_temperature: "log" or "learned" scale of the logits, which grows with the logarithm of the
             number of keys.
         share_layers: true to apply one block as many times as there are layers, as Universal Transformers do.
@@ -63,7 +65,8 @@ class Changes:
     activation_function: str | None = None
     norm_first: bool | None = None
     recipe: str | dict[str, Any] | None = None
-    attention: Literal["softmax", "linear"] | None = None
+    attention: Literal["softmax", "linear", "performer"] | None = None
+    attention_features: int | None = None
     attention_temperature: Literal["log", "learned"] | None = None
     share_layers: bool | None = None
     tie_word_embeddings: bool | None = None

@@ -17,7 +17,8 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from transformers import set_seed
 
-from floater.encodings import PositionError, PositionModel
+from floater.encodings import PositionError
+from floater.encodings.model import count_parameters
 from floater.errors import DataError
 from floater.flow import FlowError, SpanTooLong
 from floater.lab.settings import load
@@ -307,8 +308,7 @@ class Task(ABC):
         for name, examples in (("training", train), ("validation", valid)):
             self.check_model(settings, model, processor, examples, name)
         logger.info(self.summary(prepared))
-        inner = [module for module in model.modules() if isinstance(module, PositionModel)]
-        positions = sum(p.numel() for p in {p for module in inner for p in module.parameters()})
+        positions = count_parameters(model)
         logger.info("%s parameters, %s in position models", f"{model.num_parameters():,}", f"{positions:,}")
         return prepared
 

@@ -23,6 +23,7 @@ _COMPUTES = (
     "activation_function",
     "norm_first",
     "attention",
+    "attention_features",
     "attention_temperature",
     "share_layers",
 )

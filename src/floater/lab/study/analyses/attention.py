@@ -67,7 +67,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         for name, module in of.model.named_modules()
         if isinstance(module, Encoder | Decoder)
     }
-    if stacks and of.model.config.attention == "linear":
+    if stacks and of.model.config.attention != "softmax":
         raise DataError(f"{of.name} has linear attention: it has no logits")
     with evaluation(of.model):
         blocks = {
