@@ -1,7 +1,7 @@
 """FLOATER inside pretrained models (Liu et al. 2020, section 3.3)."""
 
 from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing Transformers in one line)
-from floater.pretrained.extending import ExtendError, Extension, extend
+from floater.pretrained.extending import ExtendError, Extension, FactorSearch, extend, search_factors
 from floater.pretrained.families import FAMILIES, PlugError
 from floater.pretrained.plug import Report, bake, plug, unplug
 from floater.pretrained.saving import load, save
@@ -10,6 +10,7 @@ __all__ = [
     "FAMILIES",
     "ExtendError",
     "Extension",
+    "FactorSearch",
     "PlugError",
     "Report",
     "bake",
@@ -17,5 +18,6 @@ __all__ = [
     "load",
     "plug",
     "save",
+    "search_factors",
     "unplug",
 ]
