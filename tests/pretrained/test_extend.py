@@ -12,10 +12,16 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
+    CanineConfig,
+    CanineModel,
+    CodeGenConfig,
+    CodeGenModel,
     CTRLConfig,
     CTRLModel,
     DistilBertConfig,
     DistilBertModel,
+    GPTJConfig,
+    GPTJModel,
     LlamaConfig,
     LlamaForCausalLM,
     M2M100Config,
@@ -154,6 +160,7 @@ SMALL: dict[str, Any] = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
     "intermediate_size": 16,
 }  # fmt: skip
+GPTJ: dict[str, Any] = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4}
 DISTIL: dict[str, Any] = {"vocab_size": 40, "dim": 16, "n_heads": 2, "n_layers": 1, "hidden_dim": 16}
 
 
@@ -164,12 +171,18 @@ DISTIL: dict[str, Any] = {"vocab_size": 40, "dim": 16, "n_heads": 2, "n_layers":
         (PegasusForConditionalGeneration, PegasusConfig, SEQ2SEQ),
         (RoFormerModel, RoFormerConfig, SMALL),
         (DistilBertModel, DistilBertConfig, {**DISTIL, "sinusoidal_pos_embds": True}),
+        (CTRLModel, CTRLConfig, {"vocab_size": 40, "n_embd": 16, "dff": 16, "n_layer": 1, "n_head": 2}),
+        (GPTJModel, GPTJConfig, GPTJ),
+        (CodeGenModel, CodeGenConfig, GPTJ),
     ],
 )
 def test_a_table_of_sinusoids_is_that_of_a_longer_model(
     tmp_path: Path, build: Any, config: Any, sizes: dict[str, Any]
 ) -> None:
-    """Marian's ends at its declared length; a model with the same weights that declares more is an oracle."""
+    """It ends at the declared length; a model with the same weights that declares more is an oracle.
+
+    GPT-J and CodeGen have the sines and cosines of their rotation in such a table, in each layer.
+    """
     model, longer = (build(config(**sizes, max_position_embeddings=n)).eval() for n in (32, 80))
     longer.load_state_dict({n: x for n, x in model.state_dict().items() if "position" not in n}, strict=False)
     ids = zoo.text(2, 80, seed=1)
@@ -202,9 +215,7 @@ def test_a_learned_table_is_not_continued_as_sinusoids() -> None:
     [
         (lambda: M2M100Model(M2M100Config(**SEQ2SEQ, max_position_embeddings=32)), "takes 64 tokens already"),
         (
-            lambda: CTRLModel(
-                CTRLConfig(vocab_size=40, n_positions=32, n_embd=16, dff=16, n_layer=1, n_head=2)
-            ),
+            lambda: CanineModel(CanineConfig(**SMALL, max_position_embeddings=32, local_attention_length=8)),
             "has no positions that can be extended: .*; it does not take 64 tokens",
         ),
     ],
@@ -446,11 +457,14 @@ def test_what_cannot_be_extended(
     assert model.config.to_dict() == config
 
 
-def test_a_model_of_several_kinds_of_positions_is_extended_by_its_parts() -> None:
-    with pytest.raises(ExtendError, match="LlavaForConditionalGeneration reads texts and images"):
-        floater.extend(llava(), 1024)
-    model = llava().model.language_model
+def test_a_model_of_texts_and_images_takes_longer_texts() -> None:
+    """Images are those of a part that reads nothing else."""
+    model = llava()
+    side = model.config.vision_config.image_size
     assert floater.extend(model, 1024).positions == "rotary"
+    assert model.config.text_config.max_position_embeddings == 1024
+    assert floater.extend(model.model.vision_tower, 16).positions == "image"
+    assert (side, model.model.vision_tower.config.image_size) == (8, 16)
     two = nn.ModuleList([zoo.build("vit"), zoo.build("vit")])
     with pytest.raises(ExtendError, match="ModuleList has 2 grids of patches; extend the parts one by one"):
         floater.extend(two, 16)

@@ -63,26 +63,68 @@ MODELS: dict[str, Callable[[], Any]] = {
         hf.MixtralConfig(**_SMALL, num_key_value_heads=2, num_local_experts=2, max_position_embeddings=32)
     ),
     "falcon": lambda: _falcon(alibi=False),
+    "falcon with ALiBi": lambda: _falcon(alibi=True),
+    # frequencies that are weights
+    "esm": lambda: hf.EsmForMaskedLM(
+        hf.EsmConfig(**_SMALL, mask_token_id=4, position_embedding_type="rotary", max_position_embeddings=32)
+    ),
+    # experts whose numbers of tokens depend on values
+    "jetmoe": lambda: hf.JetMoeForCausalLM(
+        hf.JetMoeConfig(
+            vocab_size=40,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_key_value_heads=2,
+            kv_channels=8,
+            intermediate_size=20,
+            max_position_embeddings=32,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+        )
+    ),
+    # a rotation in each attention module
+    "moshi": lambda: hf.MoshiModel(
+        hf.MoshiConfig(**{**_SMALL, "ffn_dim": 20, "head_dim": 8}, max_position_embeddings=32)
+    ),
+    # a mask of ones up to the diagonal, as numbers
+    "openai-gpt": lambda: hf.OpenAIGPTModel(
+        hf.OpenAIGPTConfig(vocab_size=40, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    ),
+    # bases of layers, one of them without positions
+    "granite_swa": lambda: hf.GraniteSWAModel(
+        hf.GraniteSWAConfig(
+            **_SMALL,
+            **_LAYERS,
+            num_key_value_heads=2,
+            max_position_embeddings=32,
+            layer_rope_theta=[100.0, 1000.0],
+        )
+    ),
     "olmo3": lambda: hf.Olmo3ForCausalLM(
         hf.Olmo3Config(**_SMALL, **_LAYERS, num_key_value_heads=2, max_position_embeddings=32)
     ),
 }
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "falcon with ALiBi": (lambda: _falcon(alibi=True), "no output depends on them"),
     "windows alone": (
         lambda: hf.Olmo3ForCausalLM(
             hf.Olmo3Config(**_SMALL, num_key_value_heads=2, max_position_embeddings=32, sliding_window=16,
                            layer_types=["sliding_attention"] * 2)
         ),
-        "no output depends on them",
+        "in layers with a window, which have no new distances",
     ),
-    "rotation apart": (
-        lambda: hf.EsmForMaskedLM(
-            hf.EsmConfig(**_SMALL, mask_token_id=4, position_embedding_type="rotary",
-                         max_position_embeddings=34)
+    "no text": (
+        lambda: hf.SEWDModel(hf.SEWDConfig(**_SMALL, max_position_embeddings=32)),
+        "SEWDModel reads no text: .*; extend the part of the model that reads texts",
+    ),
+    "layers of two kinds": (
+        lambda: hf.DeepseekV4Model(
+            hf.DeepseekV4Config(
+                **{name: value for name, value in _SMALL.items() if name != "intermediate_size"},
+                max_position_embeddings=32,
+            )
         ),
-        "EsmModel has no rope_parameters",
+        "rotates layers by their kinds, main, compress",
     ),
     "second table": (
         lambda: hf.VisualBertModel(

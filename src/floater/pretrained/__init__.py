@@ -2,7 +2,7 @@
 
 from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing Transformers in one line)
 from floater.pretrained.exporting import Export, ExportError, export, plain_model
-from floater.pretrained.extending import ExtendError, Extension, extend
+from floater.pretrained.extending import ExtendError, Extension, FactorSearch, extend, search_factors
 from floater.pretrained.families import FAMILIES, PlugError
 from floater.pretrained.plug import Report, bake, plug, unplug
 from floater.pretrained.saving import load, save
@@ -13,6 +13,7 @@ __all__ = [
     "ExportError",
     "ExtendError",
     "Extension",
+    "FactorSearch",
     "PlugError",
     "Report",
     "bake",
@@ -22,5 +23,6 @@ __all__ = [
     "plain_model",
     "plug",
     "save",
+    "search_factors",
     "unplug",
 ]

@@ -4,5 +4,14 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend import extend
 from floater.pretrained.extending.extension import Extension
 from floater.pretrained.extending.install import position_parameters, training_spans
+from floater.pretrained.extending.search import FactorSearch, search_factors
 
-__all__ = ["ExtendError", "Extension", "extend", "position_parameters", "training_spans"]
+__all__ = [
+    "ExtendError",
+    "Extension",
+    "FactorSearch",
+    "extend",
+    "position_parameters",
+    "search_factors",
+    "training_spans",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,8 @@ TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 """Training lengths that are not in configurations: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
 2022, table 3."""
 
-_BLOCKS = {"bloom": "h", "mpt": "blocks"}
+_BUCKETS = "t5", "mt5", "switch_transformers"
+_BLOCKS = {"bloom": "h", "falcon": "h", "mpt": "blocks"}
 
 RIDGE, STEPS, NEAR, POINTS = 1e-6, 20, 16, 160
 """Settings of the fit: ridge penalty of the readout, L-BFGS steps, number of near distances, which are all
@@ -193,7 +195,7 @@ class Linear:
 
     Args:
         watch: watch of the body, with the positions of its tokens.
-        name: name of MPT's bias, or of BLOOM's mask, among the arguments of a block.
+        name: name of MPT's bias, or of the mask of BLOOM and Falcon, among the arguments of a block.
         slopes: slopes of the heads, (heads,).
         flow: function that returns the flow that is fitted to the bias.
         old: training length.
@@ -223,10 +225,10 @@ class Linear:
         return args, {**kwargs, self.name: bias}
 
     def _bias(self, positions: PassPositions, argument: Tensor, mask: Tensor) -> Tensor:
-        """Return the replacement of an argument of a block: the bias of MPT, or the mask of BLOOM.
+        """Return the replacement of an argument of a block: the bias of MPT, or the mask of BLOOM and Falcon.
 
-        BLOOM copies its bias for each text and adds it before the mask, so the difference is added to the
-        mask.
+        BLOOM copies its bias for each text and adds it before the mask, and Falcon's mask contains it, so the
+        difference is added to the mask.
         """
         masked = self.name == "attention_mask"
         low, high = 1 - positions.length, positions.query.shape[1] - 1
@@ -252,16 +254,16 @@ class Linear:
 def biased_parts(model: nn.Module) -> list[Any]:
     """Return the parts of a model that add biases of distances.
 
-    They are T5's attention modules with a table, and the bodies of BLOOM and MPT.
+    They are T5's attention modules with a table, and the bodies of BLOOM, MPT and Falcon with ALiBi.
     """
     biased: list[Any] = []
     for part in model.modules():
         kind = getattr(getattr(part, "config", None), "model_type", None)
-        if kind in ("t5", "mt5") and isinstance(getattr(part, "relative_attention_bias", None), nn.Module):
+        if kind in _BUCKETS and isinstance(getattr(part, "relative_attention_bias", None), nn.Module):
             biased.append(part)
         blocks = getattr(part, _BLOCKS.get(str(kind), ""), None)
         if isinstance(part, PreTrainedModel) and isinstance(blocks, nn.ModuleList):
-            biased.append(part)
+            biased += [part] if kind != "falcon" or part.config.alibi else []  # others rotate
     return biased
 
 
@@ -282,8 +284,8 @@ def attach_flow(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bia
         part._relative_position_bucket = _distance
         return buckets.trained
     kind = part.config.model_type
-    watch = Watch(part, "flow", biases="tokens" if kind == "bloom" else "slots")
-    name = "attention_mask" if kind == "bloom" else "position_bias"
+    watch = Watch(part, "flow", biases="slots" if kind == "mpt" else "tokens")
+    name = "position_bias" if kind == "mpt" else "attention_mask"
     linear = Linear(watch, name, _slopes(part.config), flow, old)
     for block in getattr(part, _BLOCKS[kind]):
         block.register_forward_pre_hook(linear, with_kwargs=True)
@@ -293,6 +295,9 @@ def attach_flow(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bia
 def _slopes(config: Any) -> list[float]:
     if config.model_type == "bloom":
         return slopes(config.n_head)
+    if config.model_type == "falcon":  # it divides its bias as its logits
+        heads = config.num_attention_heads
+        return [slope / math.sqrt(config.hidden_size // heads) for slope in slopes(heads)]
     from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
     two = build_mpt_alibi_tensor(config.n_heads, 2)  # slopes times -1 and 0
@@ -313,6 +318,7 @@ def training_length(part: Any, trained: int | None) -> int | None:
         part: one of `biased_parts`.
         trained: training length by the caller, if known.
     """
-    names = ("max_seq_len", "seq_length", "n_positions")
+    falcon = part.config.model_type == "falcon"
+    names = ["max_position_embeddings"] if falcon else ["max_seq_len", "seq_length", "n_positions"]
     declared = next((length for name in names if (length := getattr(part.config, name, None))), None)
     return trained or declared or TRAINED.get(part.config.model_type)

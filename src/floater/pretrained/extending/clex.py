@@ -131,15 +131,17 @@ class ScaledRotary(nn.Module):
         rotary: rotary part that it replaces; at scale 1 it is used unchanged.
         flow: function that returns the flow of the frequencies.
         watch: watch of the model, with the scale of a forward pass.
+        layers: kind of the layers that attend to the whole text; None for all layers.
     """
 
-    def __init__(self, rotary: nn.Module, flow: Callable[[], ScaleFlow], watch: Watch) -> None:
+    def __init__(
+        self, rotary: nn.Module, flow: Callable[[], ScaleFlow], watch: Watch, layers: str | None
+    ) -> None:
         super().__init__()
         self.rotary = rotary
         self.flow = flow
         self.watch = watch
-        full = hasattr(rotary, "full_attention_inv_freq")
-        self.prefix = "full_attention_" if full else ""
+        self.prefix = "" if layers is None else f"{layers}_"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return the output of the rotary part at the scale of the forward pass."""

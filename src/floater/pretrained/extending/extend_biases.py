@@ -48,4 +48,6 @@ def extend_biases(model: Any, parts: list[Any], length: int, options: Mapping[st
     for part in parts:
         if part.config.model_type == "mpt":
             part.config.max_seq_len = length
+        elif part.config.model_type == "falcon":
+            part.config.max_position_embeddings = length
     return Extension("flow", "bias", old, length, True, max(errors))

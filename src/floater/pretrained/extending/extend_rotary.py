@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from floater.pretrained.extending import attention, clex, native, rotary
+from floater.pretrained.extending import attention, clex, native, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
 from floater.pretrained.extending.install import PLAIN, follows_length, install
@@ -34,6 +34,12 @@ def extend_rotary(
     Raises:
         ExtendError: if the length or an option is not valid, or a body does not take the method.
     """
+    if all(map(stored.stores_frequencies, bodies)):
+        old = max(int(body.config.max_position_embeddings) for body in bodies)
+        check_longer(length, old)
+        for body in bodies:
+            stored.rescale(body, method, length, options)
+        return Extension(method, "rotary", old, length, False)
     old = max(native.supported(body.config) for body in bodies)
     check_longer(length, old)
     settings = {"method": method, "old": old, "new": length, **_settings(method, old, length, options)}

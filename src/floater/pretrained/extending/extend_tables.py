@@ -58,7 +58,7 @@ def extend_tables(
 
 def _continued(table: Table, length: int, method: str, special: tuple[int, int]) -> Tensor:
     first, rows = table.weight[: table.first], table.weight[table.first :]
-    if method != "sinusoid" and hasattr(getattr(table.holder, table.name), "create_weight"):
+    if method != "sinusoid" and table.computed:
         raise ValueError("its code computes its sinusoids anew when it is loaded; method must be 'sinusoid'")
     if method == "sinusoid":
         return torch.cat((first, continuation.sinusoids(rows, length)))

@@ -26,7 +26,7 @@ KEY = "floater_extension"
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
 """Entry of `fusion_config` by which Transformers alone refuses a model; see `floater.pretrained.loading`."""
 
-PLAIN = frozenset({"dynamic", "longrope", "ntk"})
+PLAIN = frozenset({"clipped", "dropped", "dynamic", "longrope", "ntk"})
 """Methods that Transformers computes without this library. Two of them refuse cached keys if their rotation
 depends on the length; otherwise only this record in the configuration shows that it is scaled already."""
 
@@ -187,7 +187,7 @@ def _install_scale(
     model: nn.Module, body: PreTrainedModel, settings: Mapping[str, Any], parts: dict[str, nn.Module]
 ) -> None:
     old, new, method = settings["old"], settings["new"], settings["method"]
-    if method == "ntk" or (method == "dynamic" and not follows_length(settings)):
+    if method in ("clipped", "dropped", "ntk") or (method == "dynamic" and not follows_length(settings)):
         return
     if method == "dynamic":  # the rotation changes with each token beyond the training length
         Watch(body, method, scale=partial(max, old))
@@ -204,7 +204,10 @@ def _install_scale(
         rule = partial(clex.scale_of, trained=old, factor=new / old, declared=settings["declared"])
         watch = Watch(body, method, scale=rule)
         for name in rotary.rotary_parts(body):
-            setattr(body, name, clex.ScaledRotary(getattr(body, name), partial(_part, model, part), watch))
+            scaled = clex.ScaledRotary(
+                body.get_submodule(name), partial(_part, model, part), watch, native.layer_kind(body.config)
+            )
+            body.set_submodule(name, scaled)
 
 
 def _part(model: nn.Module, name: str) -> Any:
@@ -233,16 +236,14 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
         Watch(body, method, attention=attention.NAMES[before])
         originals[body] = before
     for body, before in originals.items():
-        (part,) = rotary.rotary_parts(body)
-        holder = getattr(body, part)
-        full = "full_attention_inv_freq"
+        holder, _, frequencies = rotary.frequencies(body)[0].rpartition(".")
         rule = attention.Rule(
             before,
             tuple(settings["group"]) if "group" in settings else None,
             old,
             settings["temperature"],
-            holder,
-            full if hasattr(holder, full) else "inv_freq",
+            body.get_submodule(holder),
+            frequencies,
             body.config.model_type in HALVES,
         )
         for spec in find_bodies(body, None):

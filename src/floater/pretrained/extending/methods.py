@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from floater.pretrained.extending import continuation, rotary
+from floater.pretrained.extending import continuation, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import DESCRIPTIONS, Kind
 from floater.pretrained.extending.install import PLAIN
@@ -26,6 +26,8 @@ _OPTIONS: Mapping[Kind, Mapping[str, frozenset[str]]] = {
         }),
         "longrope": frozenset({"short_factor", "long_factor", "attention_factor"}),
         "llama3": frozenset({"low_freq_factor", "high_freq_factor"}),
+        "clipped": frozenset({"clipped"}),
+        "dropped": frozenset(),
         "clex": frozenset({"start", "declared"}),
         "self_extend": frozenset({"window", "group", "temperature"}),
         "log_n": frozenset(),
@@ -62,6 +64,9 @@ def choose_method(
         others = () if scaling == "dynamic" else ("self_extend", "log_n")
         methods = {scaling: frozenset(), **{other: methods[other] for other in others}}
         description = f"rotary positions that are scaled by {scaling!r} already"
+    if positions.stored:
+        methods = {each: methods[each] for each in stored.METHODS}
+        description = "rotary positions that are weights"
     method = _default(positions) if method is None else method
     if method not in methods:
         allowed = ", ".join(map(repr, methods))
@@ -79,6 +84,8 @@ def choose_method(
 
 def _default(positions: ModelPositions) -> str:
     """Return the method of a model for which none is named."""
+    if positions.stored:
+        return "ntk"
     if positions.scaling is not None:
         return positions.scaling
     if positions.kind == "table" and all(table.sinusoidal for table in positions.tables):

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.errors import first_line
-from floater.pretrained.extending import biases, native, rotary
+from floater.pretrained.extending import biases, native, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import DESCRIPTIONS, Kind
 from floater.pretrained.extending.tables import Table, find_tables, image_side
@@ -30,6 +30,7 @@ class ModelPositions:
         unread_bodies: other rotary bodies.
         scaling: scaling that the rotary bodies have already; None for none.
         biased: parts of the model that add biases of distances.
+        stored: True if the frequencies of the rotary bodies are weights.
         runners: names of the parts that run on a text or an image alone, with whether they take images.
     """
 
@@ -40,6 +41,7 @@ class ModelPositions:
     biased: list[nn.Module]
     runners: dict[str, bool]
     scaling: str | None = None
+    stored: bool = False
 
 
 def find_positions(model: nn.Module, trial: Trial, length: int, method: str | None) -> ModelPositions:
@@ -57,19 +59,21 @@ def find_positions(model: nn.Module, trial: Trial, length: int, method: str | No
     """
     name = type(model).__name__
     tables, bodies = find_tables(model), rotary.rotary_bodies(model)
-    biased = [] if tables or bodies else biases.biased_parts(model)
+    biased = biases.biased_parts(model)
     if not tables and not bodies and not biased:
         raise _nothing_to_extend(trial, name, length)
     if biased:
         return ModelPositions("bias", [], [], [], biased, dict.fromkeys(trial.roots, False))
     images = [table for table in tables if table.image]
-    if images and (len(images) < len(tables) or bodies):
-        raise ExtendError(f"{name} reads texts and images; extend the part that needs to take more")
+    if len(images) < len(tables) or bodies:  # the length of a model of texts and images is that of texts
+        tables, images = [table for table in tables if not table.image], []
     if len(images) > 1:
         raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
     positions = _read_positions(model, trial, tables, bodies, method)
     if positions.kind != "rotary":
         return positions
+    if any(map(stored.stores_frequencies, positions.bodies)):
+        return replace(positions, stored=True)
     for body in positions.bodies:
         rotary.check(body)
     return replace(positions, scaling=_scaling(positions.bodies))
@@ -77,6 +81,8 @@ def find_positions(model: nn.Module, trial: Trial, length: int, method: str | No
 
 def _nothing_to_extend(trial: Trial, name: str, length: int) -> ExtendError:
     """Return the refusal of a model whose positions are not known, by whether it takes the length."""
+    if not any(map(_reads_texts, trial.parts.values())):
+        return _no_text(name)
     try:
         for root in trial.roots:
             trial.run(root, length, image=False)
@@ -85,7 +91,22 @@ def _nothing_to_extend(trial: Trial, name: str, length: int) -> ExtendError:
             f"{name} has no positions that can be extended: no table, no rotary ones that its configuration "
             f"scales, no biases that are known; it does not take {length} tokens ({first_line(error)})"
         )
-    return ExtendError(f"{name} takes {length} tokens already: it computes its positions for any length")
+    return ExtendError(
+        f"{name} takes {length} tokens already: it has no positions, or computes them for any length"
+    )
+
+
+def _no_text(name: str) -> ExtendError:
+    return ExtendError(
+        f"{name} reads no text: positions of tokens and of the patches of square images are extended, not "
+        "those of frames; extend the part of the model that reads texts"
+    )
+
+
+def _reads_texts(part: nn.Module) -> bool:
+    """Return whether a part of a model is a model that reads texts."""
+    names = inspect.signature(type(part).forward).parameters
+    return isinstance(part, PreTrainedModel) and not _TOKENS.isdisjoint(names) and "grid_thw" not in names
 
 
 def _scaling(bodies: list[PreTrainedModel]) -> str | None:
@@ -127,7 +148,7 @@ def _read_positions(
         rotary.mark(body, paths[body], trial)
     runners, reached = {}, set[str]()
     for body in dict.fromkeys([*(table.body for table in tables), *bodies]):
-        if image or not _TOKENS.isdisjoint(inspect.signature(type(body).forward).parameters):
+        if image or _reads_texts(body):
             runner, marks = trial.runner(paths[body], short, image=image)
             runners[runner] = image
             reached |= marks
@@ -137,11 +158,19 @@ def _read_positions(
         raise ExtendError(
             f"{type(apart[0]).__name__} computes its frequencies in each pass; 'clex' cannot change them"
         )
+    if not runners:
+        raise _no_text(type(model).__name__)
     if not read_tables and not read_bodies:
         kind: Kind = "rotary" if not tables else "image" if image else "table"
+        layers = [layer for body in bodies for layer in getattr(body.config, "layer_types", None) or ()]
+        where = (
+            "in layers with a window, which have no new distances"
+            if "sliding_attention" in layers
+            else ("but with its configuration no output depends on them")
+        )
         raise ExtendError(
-            f"{type(model).__name__} has {DESCRIPTIONS[kind]}, but with its configuration no output depends "
-            "on them, so an extension would change nothing"
+            f"{type(model).__name__} has {DESCRIPTIONS[kind]}, {where}, so an extension would change "
+            "nothing: it takes any length as it is"
         )
     if not image:  # the first token of a text shows which row is that of the first position
         first = trial.shapes.first
@@ -153,5 +182,5 @@ def _read_positions(
 
 def _tensor_name(table: Table, paths: dict[nn.Module, str]) -> str:
     """Return the name of the tensor of a table in the model."""
-    embedding = isinstance(getattr(table.holder, table.name), nn.Embedding)
+    embedding = isinstance(getattr(table.holder, table.name), nn.Module)
     return ".".join(filter(None, (paths[table.holder], table.name, "weight" if embedding else "")))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from floater.pretrained.extending.errors import ExtendError
+
 KINDS = ("linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 """Scalings of Transformers that `widen` knows."""
 
@@ -28,13 +30,30 @@ def parameters(config: Any) -> dict[str, Any]:
     distances.
     """
     rope: dict[str, Any] = config.rope_parameters
-    return rope.get("full_attention", rope)  # type: ignore[no-any-return]
+    kind = layer_kind(config)
+    return rope if kind is None else rope[kind]
+
+
+def layer_kind(config: Any) -> str | None:
+    """Return the kind of the layers that attend to the whole text; None if all have the same parameters.
+
+    Raises:
+        ExtendError: if there is not one such kind.
+    """
+    kinds = [kind for kind, value in config.rope_parameters.items() if isinstance(value, dict)]
+    whole = [kind for kind in kinds if "sliding" not in kind]
+    if kinds and len(whole) != 1:
+        raise ExtendError(
+            f"a '{config.model_type}' model rotates layers by their kinds, {', '.join(kinds)}; it is "
+            "extended if one of them is that of all layers without a window"
+        )
+    return whole[0] if whole else None
 
 
 def replace_parameters(config: Any, rope: dict[str, Any]) -> None:
     """Replace the `parameters` of a configuration."""
-    nested = "full_attention" in config.rope_parameters
-    config.rope_parameters = {**config.rope_parameters, "full_attention": rope} if nested else rope
+    kind = layer_kind(config)
+    config.rope_parameters = rope if kind is None else {**config.rope_parameters, kind: rope}
 
 
 def scaling(config: Any) -> str | None:
@@ -126,7 +145,8 @@ def _attention_factor(config: Any, rope: dict[str, Any]) -> float:
 
 def _computed(config: Any, length: int | None) -> tuple[Tensor, float]:
     """Return the frequencies and the factor of sines and cosines by Transformers."""
-    layers = "full_attention" if "full_attention" in config.rope_parameters else None
     function = ROPE_INIT_FUNCTIONS[parameters(config)["rope_type"]]
-    result: tuple[Tensor, float] = function(config, torch.device("cpu"), seq_len=length, layer_type=layers)
+    result: tuple[Tensor, float] = function(
+        config, torch.device("cpu"), seq_len=length, layer_type=layer_kind(config)
+    )
     return result

@@ -11,12 +11,24 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import PreTrainedModel
 
+from floater.encodings.relative import waves
+from floater.errors import first_line
+from floater.pretrained.extending.divisors import DIVISORS
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.native import parameters, replace_parameters, scaling
+from floater.pretrained.extending.native import (
+    layer_kind,
+    parameters,
+    replace_parameters,
+    scaling,
+)
 from floater.pretrained.extending.trial import Trial
+from floater.pretrained.find import is_inside
 
 ROTATION = "rotation of "
 """Prefix of the mark of what the rotary parts of a body return, by the path of the body."""
+_LAYER_BASES = "layer_rope_theta"
+"""Field of configurations whose layers rotate by bases of their own."""
+
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 
@@ -27,8 +39,12 @@ def rotary_bodies(model: nn.Module) -> list[PreTrainedModel]:
 
 
 def rotary_parts(body: nn.Module) -> list[str]:
-    """Return the names of a body's parts that contain rotary frequencies."""
-    return [name for name, child in body.named_children() if _rotates(child)]
+    """Return the names of a body's parts that contain rotary frequencies, without those of models in it."""
+    parts = [(name, part) for name, part in body.named_modules() if name]
+    inner = [name for name, part in parts if isinstance(part, PreTrainedModel)]
+    return [
+        name for name, part in parts if _rotates(part) and not any(is_inside(name, model) for model in inner)
+    ]
 
 
 def _rotates(module: nn.Module) -> bool:
@@ -45,10 +61,9 @@ def frequencies(body: nn.Module) -> list[str]:
         (part, name)
         for part in rotary_parts(body)
         for name, _ in body.get_submodule(part).named_buffers(recurse=False)
-        if name.endswith("inv_freq") and not name.startswith("sliding_attention")
+        if name.endswith("inv_freq") and "sliding" not in name
     ]
-    whole = [(part, name) for part, name in names if name.startswith("full_attention")]
-    return [f"{part}.{name}" for part, name in whole or names]
+    return [f"{part}.{name}" for part, name in names]
 
 
 def mark(body: PreTrainedModel, path: str, trial: Trial) -> None:
@@ -70,11 +85,6 @@ def check(body: PreTrainedModel) -> None:
     if not isinstance(rope, dict):
         raise ExtendError(
             f"the configuration of {name} has no rope_parameters: its rotation cannot be scaled by them"
-        )
-    kinds = [kind for kind, value in rope.items() if isinstance(value, dict)]
-    if kinds and "full_attention" not in kinds:
-        raise ExtendError(
-            f"{name} rotates layers by their kinds, {', '.join(kinds)}; only 'full_attention' is extended"
         )
     if scaling(body.config) == "proportional":
         return  # the frequencies of components that are not rotated are 0
@@ -109,6 +119,9 @@ def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
         elif name in ("short_factor", "long_factor"):
             if not isinstance(value, list) or len(value) != half or not all(map(_is_positive, value)):
                 raise ExtendError(f"{name} must be a list of {half} numbers above 0, one for each frequency")
+        elif name == "clipped":
+            if not isinstance(value, int) or isinstance(value, bool) or not 2 <= value <= half:
+                raise ExtendError(f"{name} is {value!r}; it must be a whole number from 2 to {half}")
         elif not _is_positive(value):
             raise ExtendError(f"{name} is {value!r}; it must be a number above 0")
     for kind, low, high, defaults in (
@@ -139,18 +152,20 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
     follows = method == "dynamic" and not options.get("declared", True)
     options = {name: value for name, value in options.items() if name != "declared"}
     if method == "ntk" or (method == "dynamic" and not follows):
-        # bloc97 2023: the lowest frequency is stretched by the factor, the highest is kept; "dynamic" takes
-        # factor * n / old - (factor - 1) in place of the factor in a text of n tokens
-        stretch = factor if method == "ntk" else factor * factor - (factor - 1)
-        changes = {"rope_theta": rope["rope_theta"] * stretch ** (width / (width - 2))}
-    if method in ("yarn", "longrope", "llama3"):
+        changes = {"rope_theta": stretched_base(rope["rope_theta"], factor, width, method)}
+    if method in DIVISORS:
+        factors = DIVISORS[method](waves.frequencies(width, rope["rope_theta"]), old, **options)
+        changes |= {"rope_type": "longrope", "attention_factor": 1.0}
+        changes |= dict.fromkeys(("short_factor", "long_factor"), factors)
+        options = {}
+    if method in ("yarn", "longrope", "llama3", *DIVISORS):
         changes["original_max_position_embeddings"] = old
     if method == "llama3":
         changes |= LLAMA3
     if method == "longrope":
         factors = options.get("long_factor", [factor] * (width // 2))
         changes |= {"short_factor": factors, "long_factor": factors}
-    if getattr(config, "head_dim", 0) is None:  # Transformers takes the default only if the field is missing
+    if vars(config).get("head_dim", 0) is None:  # Transformers takes the default only if the field is missing
         config.head_dim = config.hidden_size // config.num_attention_heads
     if hasattr(config, "original_max_position_embeddings"):  # a separate field in Phi-3
         config.original_max_position_embeddings = config.max_position_embeddings
@@ -159,8 +174,31 @@ def scale(config: Any, method: str, length: int, options: dict[str, Any]) -> Non
     replace_parameters(config, {**rope, **changes, **options})
 
 
+def stretched_base(base: float, factor: float, width: int, method: str) -> float:
+    """Return the base of "ntk", or of "dynamic" for texts of the new length.
+
+    The lowest frequency is stretched by the factor, and the highest is kept (bloc97 2023). "dynamic" takes
+    factor n / old - (factor - 1) in place of the factor in a text of n tokens.
+
+    Args:
+        base: base before.
+        factor: ratio of the lengths.
+        width: number of components that are rotated, more than 2.
+        method: "ntk" or "dynamic".
+
+    Example:
+        >>> stretched_base(10000.0, 2.0, 4, "ntk")
+        40000.0
+    """
+    stretch = factor if method == "ntk" else factor * factor - (factor - 1)
+    return base * float(stretch ** (width / (width - 2)))
+
+
 def rotated(config: Any, rope: Mapping[str, Any]) -> int:
     """Return the number of components of a head that are rotated by rotary parameters."""
+    layers = getattr(config, "per_layer_config", None)
+    if layers and (kind := layer_kind(config)) is not None:  # the width may differ by kind of layer
+        config = layers[config.layer_types.index(kind)]
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return int(head * rope.get("partial_rotary_factor", 1.0))
 
@@ -175,11 +213,19 @@ def refusal(body: nn.Module, method: str, length: int, options: dict[str, Any]) 
         options: options of the method.
     """
     config: Any = copy.deepcopy(body.config)
+    if method in ("ntk", "dynamic") and hasattr(config, _LAYER_BASES):
+        return f"its layers have bases of their own, {_LAYER_BASES}"
     scale(config, method, length, options)
     try:
         config.validate()
     except (StrictDataclassError, ValueError) as error:
         return str(error.__cause__ or error)
+    try:
+        for name in rotary_parts(body):
+            part = body.get_submodule(name)
+            type(part)(_part_config(config, part))
+    except Exception as error:  # any error of any model
+        return first_line(error)
     return None
 
 
@@ -195,15 +241,24 @@ def rebuild(body: PreTrainedModel, *, changed: bool) -> None:
     """
     before = _rotation(body)
     for name in rotary_parts(body):
-        child = getattr(body, name)
-        rebuilt: Any = type(child)(body.config)
-        setattr(body, name, rebuilt.to(next(child.buffers()).device))
+        part: Any = body.get_submodule(name)
+        rebuilt = type(part)(_part_config(body.config, part))
+        body.set_submodule(name, rebuilt.to(next(part.buffers()).device))
     if changed and _rotation(body) == before:
         raise ExtendError(f"the scaling leaves every frequency of {type(body).__name__} as it is")
+
+
+def _part_config(config: Any, part: Any) -> Any:
+    """Return the configuration of a rotary part by that of its body; some layers have their own bases."""
+    if not hasattr(config, _LAYER_BASES):
+        return config
+    config = copy.deepcopy(config)
+    config.rope_parameters |= {"rope_theta": part.config.rope_parameters["rope_theta"]}
+    return config
 
 
 def _rotation(body: nn.Module) -> list[Any]:
     """Return the frequencies and factors of the rotary parts of a body, as plain numbers."""
     buffers = [body.get_buffer(name).tolist() for name in frequencies(body)]
-    parts = [vars(getattr(body, name)) for name in rotary_parts(body)]
+    parts = [vars(body.get_submodule(name)) for name in rotary_parts(body)]
     return [buffers, [value for part in parts for name, value in part.items() if name.endswith("_scaling")]]

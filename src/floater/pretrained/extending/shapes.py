@@ -27,6 +27,10 @@ _INDICES: Mapping[Any, Callable[..., Iterator[tuple[Tensor, int]]]] = {
 """By operation: the indices among its arguments, each with the number of entries that it may choose from."""
 
 
+_BY_MASK = {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default}
+"""Operations whose indices may be truth values."""
+
+
 class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Compute whole numbers and truth values, and of floating-point tensors their shapes alone.
 
@@ -76,6 +80,14 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs = {**kwargs, "device": torch.device("meta")}
         if has_values and {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & {*func.tags}:
             return func(*args, **kwargs)
+        if func is _ATEN.split_with_sizes.default and not any(args[1]):
+            # numbers that depend on values, such as those of tokens of experts, are 0: the first has all
+            args = (args[0], [args[0].shape[args[2] if len(args) > 2 else 0], *args[1][1:]], *args[2:])
+        # nothing is chosen by unknown truth values
+        if func is _ATEN.nonzero.default and not has_values:
+            return torch.zeros(0, args[0].ndim, dtype=torch.long)
+        if func in _BY_MASK and not has_values:
+            args = (args[0], [each for index in args[1] for each in _chosen(index)], *args[2:])
         shapes = pytree.tree_map_only(Tensor, lambda x: x if x.is_meta else x.to("meta"), (args, kwargs))
         result = func(*shapes[0], **shapes[1])
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Tensor)]
@@ -100,6 +112,12 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise IndexError(f"index {low if low < -count else high} is out of range for {count} entries")
         for name in self.marks(table):
             self.first.setdefault(name, int(index.flatten()[0]))
+
+
+def _chosen(index: Tensor | None) -> list[Tensor | None]:
+    if index is None or index.dtype != torch.bool:
+        return [index]
+    return [torch.zeros(0, dtype=torch.long)] * index.ndim if index.is_meta else [*index.nonzero().unbind(1)]
 
 
 def _has_fractions(x: Tensor) -> bool:

@@ -12,9 +12,14 @@ from floater.pretrained.extending import continuation
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.find import is_inside
 
-NAMES = ("position_embeddings", "position_embedding", "embed_positions", "wpe")
+NAMES = (
+    "position_embeddings", "position_embedding", "embed_positions", "wpe", "positions_embed",
+    "position_embeds_layer", "pos_encoding", "positional_embedding",
+)  # fmt: skip
 _LENGTHS = (
     "max_position_embeddings",
+    "n_positions",
+    "n_ctx",
     "max_target_positions",
     "max_encoder_position_embeddings",
     "max_decoder_position_embeddings",
@@ -28,7 +33,8 @@ class Table:
     Args:
         body: model of Transformers that contains the table.
         holder: module that directly contains the table.
-        name: name of the table in this module: an embedding, or a parameter (1, rows, dim).
+        name: name of the table in this module: an embedding, a parameter (1, rows, dim), or a buffer of
+            sinusoids (rows, dim).
         first: number of rows before that of the first position: those of padding, or of [CLS] before the
             patches of an image.
         image: True if the positions are the patches of an image.
@@ -43,9 +49,17 @@ class Table:
     @property
     def weight(self) -> Tensor:
         """Return the vectors, (rows, dim)."""
+        part: Any = getattr(self.holder, self.name)
+        weight: Tensor = getattr(part, "weight", part)  # of an embedding
+        return (weight[0] if weight.ndim == 3 else weight).detach()
+
+    @property
+    def computed(self) -> bool:
+        """Return whether the model's code computes the table, which is no part of its files."""
         part = getattr(self.holder, self.name)
-        weight: Tensor = part.weight if isinstance(part, nn.Embedding) else part[0]
-        return weight.detach()
+        return hasattr(part, "create_weight") or (
+            isinstance(part, Tensor) and not isinstance(part, nn.Parameter)
+        )
 
     @property
     def length(self) -> int:
@@ -64,12 +78,16 @@ class Table:
 
     def replace(self, weight: Tensor) -> None:
         """Replace the table by a larger one."""
-        part = getattr(self.holder, self.name)
-        if isinstance(part, nn.Embedding):
-            part.weight = nn.Parameter(weight, requires_grad=part.weight.requires_grad)
-            part.num_embeddings = len(weight)
-        else:
+        part: Any = getattr(self.holder, self.name)
+        if isinstance(part, nn.Module):
+            trained = bool(part.get_parameter("weight").requires_grad)
+            part.weight = nn.Parameter(weight, requires_grad=trained)
+            if isinstance(part, nn.Embedding):
+                part.num_embeddings = len(weight)
+        elif isinstance(part, nn.Parameter):
             setattr(self.holder, self.name, nn.Parameter(weight[None], requires_grad=part.requires_grad))
+        else:
+            setattr(self.holder, self.name, weight)
 
 
 def find_tables(model: nn.Module) -> list[Table]:
@@ -83,15 +101,22 @@ def find_tables(model: nn.Module) -> list[Table]:
     for path, holder in model.named_modules():
         for name in NAMES:
             part = getattr(holder, name, None)
-            is_table = isinstance(part, nn.Embedding) or (isinstance(part, nn.Parameter) and part.ndim == 3)
             # some tables grow by themselves, and speech encoders take recordings of a fixed length
-            if not is_table or hasattr(part, "make_weight") or hasattr(holder, "conv1"):
+            if not _is_table(part) or hasattr(part, "make_weight") or hasattr(holder, "conv1"):
                 continue
             around = [body for outer, body in bodies if is_inside(path, outer)]
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
             if around and (first := _first(holder, part, image)) is not None:
                 tables.append(Table(around[-1], holder, name, first, image))
     return tables
+
+
+def _is_table(part: Any) -> bool:
+    if isinstance(part, nn.Module):
+        weight = getattr(part, "weight", None)
+        return isinstance(weight, nn.Parameter) and weight.ndim == 2
+    dimensions = 3 if isinstance(part, nn.Parameter) else 2
+    return isinstance(part, Tensor) and part.is_floating_point() and part.ndim == dimensions
 
 
 def image_side(table: Table) -> int:
@@ -115,7 +140,8 @@ def _first(holder: Any, part: Any, image: bool) -> int | None:
         return 0
     if (offset := getattr(part, "offset", None)) is not None:
         return int(offset)
-    return 0 if part.padding_idx is None else int(part.padding_idx) + 1
+    padding = getattr(part, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
 
 
 def lengthen(config: Any, old: int, new: int, rows: int) -> None:

@@ -125,7 +125,7 @@ class Trial:
         what = "an image" if image else "tokens"
         raise ExtendError(
             f"{kind.__name__} cannot be run on {what} alone, so that an extension of it cannot be checked "
-            f"({first_line(error) if error else 'nothing to run'})"
+            f"({first_line(error) if error else 'nothing to run'}); extend a part or a whole that can"
         ) from error
 
     def run(self, path: str, length: int, *, image: bool) -> frozenset[str]:
@@ -139,7 +139,7 @@ class Trial:
         part = self.parts[path]
         error: Exception | None = None
         with self._abstract():
-            for inputs in _inputs(part, length, image):
+            for inputs in example_inputs(part, length, image):
                 try:
                     output = part(**inputs)
                     output = output if isinstance(output, tuple | Tensor) else dict(output)
@@ -154,8 +154,8 @@ def check_extended(
 ) -> None:
     """Check that the configuration of an extended model builds its shapes, and takes the new length.
 
-    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds, and so are
-    numbers of its parts, such as DeepSeek's scale of logits.
+    Buffers of whole numbers and truth values, such as masks, are replaced by those that it builds, as are
+    triangular masks and zeros, and numbers of its parts, such as DeepSeek's scale of logits.
 
     Args:
         model: extended model.
@@ -176,7 +176,7 @@ def check_extended(
         if part is not None and numbers.get((path, attribute)) == getattr(part, attribute, None) != number:
             setattr(part, attribute, number)
     for each in sorted(trial.differing(model) - differing):
-        built = tensors[each]
+        built = _with_values(buffers.get(each), tensors[each])
         if each not in buffers or built.is_meta:
             extended = dict(model.named_parameters()) | buffers
             raise ExtendError(
@@ -192,6 +192,17 @@ def check_extended(
             raise ExtendError(
                 f"{name} cannot be extended to {length}: other parts of it fail there ({first_line(error)})"
             ) from error
+
+
+def _with_values(before: Tensor | None, built: Tensor) -> Tensor:
+    """Return a buffer of another size, by what the buffer before has: zeros, or ones up to the diagonal."""
+    if before is None or not built.is_meta or before.is_meta or before.dtype != built.dtype:
+        return built
+    if not bool(before.any()):
+        return torch.zeros(built.shape, dtype=before.dtype)
+    if before.ndim >= 2 and torch.equal(before, torch.ones_like(before).tril()):
+        return torch.ones(built.shape, dtype=before.dtype).tril()
+    return built
 
 
 def _build(model: PreTrainedModel) -> nn.Module:
@@ -210,7 +221,7 @@ def _build(model: PreTrainedModel) -> nn.Module:
     return built.eval()
 
 
-def _inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, Any]]:
+def example_inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, Any]]:
     """Return arguments of a part's forward pass to try, for one text or image."""
     names, config = inspect.signature(type(part).forward).parameters, part.config
     fixed = {name: value for name, value in (("use_cache", False), ("return_dict", True)) if name in names}

@@ -1,0 +1,229 @@
+"""Extend a tiny model of every class of the installed Transformers that declares positions: docs/families.md.
+
+python benchmarks/families.py           writes the page and its table
+python benchmarks/families.py llama t5  prints the outcomes of some classes
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from transformers import PreTrainedConfig, PreTrainedModel
+
+import floater
+import tiny_configs
+from floater.pretrained import ExtendError
+from floater.pretrained.extending.tables import find_tables
+from floater.pretrained.extending.trial import example_inputs
+
+DOCS = Path(__file__).parents[1] / "docs"
+LONGER = 96
+"""Tokens of the extended models; before, they take at most tiny_configs.LENGTH."""
+
+REASONS = {
+    "takes any length: no positions, or positions that are computed": r"takes \d+ tokens already",
+    "takes any length: only layers with a window rotate": "in layers with a window",
+    "reads no text: positions of frames or patches": "reads no text",
+    "a part that runs only within its whole": "cannot be run on (tokens|an image) alone",
+    "another part keeps the old length": "by the configuration of that length|other parts of it fail",
+    "computes its positions in a way that is not known": "has no positions that can be extended",
+    "layers of several kinds attend to the whole text": "rotates layers by their kinds",
+    "images or patches that are not square": "only square|does not interpolate",
+    "its positions reach no output": "no output depends on them",
+    "several grids of patches": "grids of patches",
+}
+"""Reasons of refusals, by a pattern of the message."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What `floater.extend` did with a class.
+
+    Args:
+        name: model type.
+        model: name of the model's class.
+        result: "extended", "refused", "failing", "not built", or "no positions".
+        reason: kind of positions and method of an extension; reason of a refusal; what failed.
+        text: summary or message.
+    """
+
+    name: str
+    model: str
+    result: Literal["extended", "refused", "failing", "not built", "no positions"]
+    reason: str
+    text: str
+
+
+def examine(name: str, kind: type[PreTrainedConfig]) -> Outcome:
+    """Extend a tiny model of a configuration class, and check the result.
+
+    An extension is right if the model computes finite outputs at the new length, has the outputs of before at
+    the old length where this is promised and others at the new one, is causal if it was, and has the same
+    outputs when it is loaded from its files.
+
+    Args:
+        name: model type.
+        kind: configuration class.
+    """
+    try:
+        model = tiny_configs.build(kind)
+    except Exception as error:  # any error of any model
+        return Outcome(name, "", "not built", type(error).__name__, _line(error))
+    outcome = (name, type(model).__name__)
+    if not _has_positions(model):
+        return Outcome(*outcome, "no positions", "", "")
+    before = copy.deepcopy(model)
+    try:
+        summary = _extended(model)
+    except ExtendError as error:
+        text = _line(error)
+        reason = next((reason for reason, pattern in REASONS.items() if re.search(pattern, text)), None)
+        return Outcome(*outcome, "refused" if reason else "failing", reason or "unknown refusal", text)
+    except Exception as error:  # any error of any model
+        return Outcome(*outcome, "failing", type(error).__name__, _line(error))
+    try:
+        wrong = _wrong(model, before, summary)
+    except Exception as error:  # any error of any model
+        wrong = f"{type(error).__name__}: {_line(error)}"
+    if wrong:
+        return Outcome(*outcome, "failing", wrong, str(summary))
+    return Outcome(*outcome, "extended", f"{summary.positions}, {summary.method}", str(summary))
+
+
+def _extended(model: PreTrainedModel) -> Any:
+    """Extend a model to LONGER tokens, or to images of twice the side."""
+    try:
+        return floater.extend(model, LONGER)
+    except ExtendError as error:
+        if re.search("trained=|takes \\d{3,4} tokens already, so", str(error)):  # of biases
+            return floater.extend(model, LONGER, trained=tiny_configs.LENGTH)
+        if side := re.search(r"takes images of (\d+) x|multiple of the patches' side", str(error)):
+            size = int(side[1] or tiny_side(model))
+            return floater.extend(model, 2 * size)
+        raise
+
+
+def _has_positions(model: PreTrainedModel) -> bool:
+    """Return whether a model declares positions of tokens, or has a table of those of patches."""
+    configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    declared = any(
+        getattr(config, field, None) is not None for config in configs for field in tiny_configs.DECLARES
+    )
+    return declared or bool(find_tables(model))
+
+
+def tiny_side(model: PreTrainedModel) -> int:
+    """Return the side of the images of a model."""
+    configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    return next(
+        int(config.image_size) for config in configs if isinstance(getattr(config, "image_size", None), int)
+    )
+
+
+def _wrong(model: PreTrainedModel, before: PreTrainedModel, summary: Any) -> str | None:
+    """Return what is wrong with an extension; None if nothing is."""
+    image, old, new = summary.positions == "image", summary.old, summary.new
+    path = _runner(model, new if image else old, image)
+    part, plain = model.get_submodule(path), before.get_submodule(path)
+    result = _output(part, new, image)
+    if not bool(result.isfinite().all()):
+        return "outputs are not finite"
+    if image:
+        if "interpolate_pos_encoding" in inspect.signature(type(plain).forward).parameters:
+            expected = _output(plain, new, image, interpolate_pos_encoding=True)
+            if not _close(result, expected):
+                return "outputs are not those of the model's interpolation"
+        return None if _close(_loaded(model, path, new, image), result) else "outputs differ after loading"
+    short, expected = _output(part, old, image), _output(plain, old, image)
+    if summary.unchanged and not torch.equal(short, expected):
+        return f"outputs at the old length differ by {float((short - expected).abs().max()):.2g}"
+    try:
+        unextended = _output(plain, new, image)
+    except Exception:  # a table ends
+        unextended = None
+    if unextended is not None and torch.equal(unextended, result):
+        return "the extension has no effect"
+    half = old // 2
+    causal = not summary.by_longest and _close(expected[:, :half], _output(plain, half, image))
+    if causal and not _close(result[:, :old], short):
+        return "outputs depend on later tokens"
+    return None if _close(_loaded(model, path, new, image), result) else "outputs differ after loading"
+
+
+def _loaded(model: PreTrainedModel, path: str, length: int, image: bool) -> Tensor:
+    """Return the output of a part of a model that is loaded from its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        again = type(model).from_pretrained(folder, experts_implementation="eager").eval()
+    return _output(again.get_submodule(path), length, image)
+
+
+def _runner(model: PreTrainedModel, length: int, image: bool) -> str:
+    """Return the name of the largest part of a model that runs on a text, or on an image."""
+    error: Exception | None = None
+    for path, part in model.named_modules():
+        if isinstance(part, PreTrainedModel):
+            try:
+                _output(part, length, image)
+            except Exception as failure:  # any error of any model
+                error = error or failure
+            else:
+                return path
+    raise error or TypeError("nothing runs")
+
+
+def _output(part: Any, length: int, image: bool, **options: Any) -> Tensor:
+    """Return the first output of a part for one text or image."""
+    error: Exception | None = None
+    for inputs in example_inputs(part, length, image):
+        generator = torch.Generator().manual_seed(0)
+        values = {
+            name: torch.randn(value.shape, generator=generator) if _has_fractions(value) else value
+            for name, value in inputs.items()
+        }
+        try:
+            with torch.no_grad():
+                output = part(**values, **options)
+        except Exception as failure:  # any error of any model: the next inputs may suit it
+            error = error or failure
+            continue
+        leaves = pytree.tree_leaves(dict(output) if isinstance(output, Mapping) else output)
+        result: Tensor = next(filter(_has_fractions, leaves))
+        return result
+    raise error or TypeError(f"{type(part).__name__} takes neither tokens nor images")
+
+
+def _has_fractions(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def main() -> None:
+    """Print the outcomes of the classes that are named, or write the page of all."""
+    transformers.logging.set_verbosity_error()
+    kinds = tiny_configs.classes()
+    for name in sys.argv[1:] or kinds:
+        print(examine(name, kinds[name]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
