@@ -18,6 +18,8 @@ from floater.encodings.measure import attention_context, respond
 from floater.encodings.relative.knots import interpolate, knots
 from floater.positions import Positions
 from floater.testing import check_refusal
+from floater.transformer import FloaterConfig, FloaterForCausalLM
+from floater.transformer.kernels import Plain, Tiled
 
 DIM, HEADS, LENGTH = 16, 2, 7
 BIASES = ("alibi", "kerple", "fire", "dynamic_bias", "floater_relative")
@@ -312,8 +314,6 @@ def test_beside_other_encodings_it_acts_as_alone():
 
 @torch.no_grad()
 def test_tiles_of_another_encoding_read_queries_that_are_not_rotated():
-    from floater.transformer.kernels import Plain, Tiled
-
     torch.manual_seed(0)
     parts = ["shaw", {"name": "rotary", "clock": {"std": 0.5}}]
     model = build("compose", models=parts, dim=DIM, heads=HEADS, layers=1, max_length=300).double()
@@ -328,8 +328,6 @@ def test_tiles_of_another_encoding_read_queries_that_are_not_rotated():
 
 @torch.no_grad()
 def test_linear_attention_reads_rotated_queries_and_keys():
-    from floater.transformer import FloaterConfig, FloaterForCausalLM
-
     plain, clock = (
         FloaterForCausalLM(
             FloaterConfig.preset("tiny", vocab_size=11, position=position, attention="linear")

@@ -125,7 +125,6 @@ class Clock(PositionModel):
         point="relative",
         equation="an encoding at t_i = sum_{k <= i} r_k, r_k = rate(w x_k + b), 1 at first",
         parameters="l * h * (d + 1)",
-        pair_matrix="the times of a bias depend on the text",
     )
 
     stage = Stage.APPEND
@@ -151,8 +150,8 @@ class Clock(PositionModel):
             names = ", ".join(name for name, each in catalogue().items() if _roles(each))
             raise PositionError(f"model is '{name}'; a clock drives one of: {names}")
         adds, rotates = "vectors_at" in roles, "turns_at" in roles
-        per = per or ("block" if adds else "head")
-        rate = rate or ("sigmoid" if adds else "softplus")
+        per = ("block" if adds else "head") if per is None else per
+        rate = ("sigmoid" if adds else "softplus") if rate is None else rate
         one_of("per", per, ("head", "block", "pair"))
         one_of("rate", rate, tuple(RATES))
         at_least_one(kernel=kernel, hidden=hidden)

@@ -93,12 +93,12 @@ class _Interpolated(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
         (gradient,), (index, share, slope) = gradients, ctx.saved_tensors
         table_shape, delta_shape = ctx.shapes
-        of_table = of_delta = None
+        table_gradient = delta_gradient = None
         if ctx.needs_input_grad[0]:
             upper = gradient * share
             flat, at = gradient.new_zeros(table_shape.numel()), index.flatten()
             flat.index_add_(0, at, (gradient - upper).flatten()).index_add_(0, at + 1, upper.flatten())
-            of_table = flat.view(table_shape).to(ctx.dtype)
+            table_gradient = flat.view(table_shape).to(ctx.dtype)
         if ctx.needs_input_grad[1]:
-            of_delta = (gradient * slope).sum_to_size(delta_shape)
-        return of_table, of_delta
+            delta_gradient = (gradient * slope).sum_to_size(delta_shape)
+        return table_gradient, delta_gradient
