@@ -78,7 +78,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(DataError, match="there is no such directory"):
         citations.cite(tmp_path / "none")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(DataError, match="config.json: not JSON"):
+    with pytest.raises(DataError, match=r"config\.json: not JSON"):
         citations.cite(tmp_path)
 
 
