@@ -67,11 +67,19 @@ def test_a_saved_model_is_cited(tmp_path: Path, capsys):
     assert cited(capsys.readouterr().out) == {"he2021deberta"}
 
 
+def test_an_encoding_without_an_entry_is_named():
+    text = citations.citation([{"model": {"position": "of_mine"}}])
+    assert text.endswith("% no entry is known for the encoding of_mine")
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"holds no run \(config.yaml\), no study"):
         citations.cite(tmp_path)
     with pytest.raises(DataError, match="there is no such directory"):
         citations.cite(tmp_path / "none")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(DataError, match=r"config\.json: not JSON"):
+        citations.cite(tmp_path)
 
 
 def test_every_data_set_of_the_library_has_an_entry():

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from hypothesis import given
@@ -73,6 +75,26 @@ def test_the_catalogue_and_the_survey_are_written_whole(form):
             lines = [line for line in text.splitlines() if line.endswith(r"\\")]
             assert {line.count(" & ") for line in lines} == {len(table.head) - 1}
             assert all(is_valid(cell) for line in lines for cell in line.removesuffix(r" \\").split(" & "))
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX engine is installed")
+def test_latex_compiles(tmp_path):
+    spec = StackSpec(dim=16, heads=2, layers=2, max_length=8)
+    rows = [listing.columns(name, spec) for name in catalogue()]
+    surveyed = [row for row in rows if row["survey"]]
+    tables = [listing.table(rows, listing.PAGE), survey.table(surveyed), survey.topics()]
+    packages = "".join(rf"\usepackage{{{name}}}" for name in ("booktabs", "longtable", "natbib"))
+    body = "\n\n".join(table.latex("A caption: 50 % of x_1.") for table in tables)
+    document = rf"\documentclass{{article}}{packages}\begin{{document}}{body}\end{{document}}"
+    (tmp_path / "tables.tex").write_text(document, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_text_continues_on_further_lines():
+    table = Table(["topic", "names"], [[Cell("a"), Cell("one, two, three, four, five")]], "ll")
+    assert table.text(27) == "topic  names\na      one, two, three,\n       four, five"
 
 
 def test_whatever_the_catalogue_says_is_escaped():

@@ -61,13 +61,19 @@ def cite(path: str | Path) -> str:
     if (folder / _STUDY).is_file():
         return citation(study_trees(read_settings(folder / _STUDY)))
     if (folder / _MODEL).is_file():
-        return citation([{"model": json.loads((folder / _MODEL).read_text(encoding="utf-8"))}])
+        try:
+            return citation([{"model": json.loads((folder / _MODEL).read_text(encoding="utf-8"))}])
+        except json.JSONDecodeError as error:
+            raise DataError(f"{folder / _MODEL}: not JSON ({error})") from error
     raise DataError(f"{folder} holds no run ({_RUN}), no study ({_STUDY}) and no model ({_MODEL})")
 
 
 def study_trees(study: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the settings of a study: the common ones, and those of each model."""
-    models = [{"position": name} | (changes or {}) for name, changes in study.get("models", {}).items()]
+    models = [
+        ({"position": name} if name in catalogue() else {}) | (changes or {})
+        for name, changes in study.get("models", {}).items()
+    ]
     return [{"task": DEFAULT, **study, "models": None}, *({"model": model} for model in models)]
 
 
@@ -89,7 +95,10 @@ def citation(trees: Iterable[Mapping[str, Any]]) -> str:
     for tree in trees:
         entries += [_data()[key] for key in TASKS.get(str(tree.get("task")), ())]
         for encoding, chosen in _encodings(tree):
-            entries += _papers(encoding, chosen)
+            papers = _papers(encoding, chosen)
+            entries += papers
+            if not papers:
+                unknown[f"the encoding {encoding}"] = None
         for source in _sources(tree):
             keys = {key for part, key in DATA.items() if re.search(rf"(?<![a-z0-9]){part}", source.lower())}
             entries += [_data()[key] for key in keys]

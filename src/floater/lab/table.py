@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -65,15 +66,8 @@ class Table:
     def _align(self) -> str:
         return self.align or "l" + "r" * (len(self.head) - 1)
 
-    def format(self, form: Format, width: int | None = None) -> str:
-        """Return the table in a format, without a line break at the end.
-
-        Args:
-            form: name of the format.
-            width: columns of the text; see `fit`.
-        """
-        if form == "text":
-            return (self if width is None else self.fit(width)).text()
+    def format(self, form: Format) -> str:
+        """Return the table in a format, without a line break at the end."""
         text: str = getattr(self, form)()
         return text.rstrip("\n")
 
@@ -93,8 +87,11 @@ class Table:
         rows = [row[:count] for row in self.rows]
         return replace(self, head=self.head[:count], rows=rows, align=self._align[:count])
 
-    def text(self) -> str:
+    def text(self, width: int | None = None) -> str:
         """Return the table as aligned text.
+
+        Args:
+            width: columns of the text; the last column of the table continues on further lines.
 
         Example:
             >>> print(Table(["model", "BLEU"], [[Cell("none"), Cell("1.0")]]).text())
@@ -103,9 +100,17 @@ class Table:
         """
         padded = []
         for column, side in zip(self._texts(), self._align, strict=True):
-            width = max(map(len, column))
-            padded.append([text.rjust(width) if side == "r" else text.ljust(width) for text in column])
-        return "\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True))
+            longest = max(map(len, column))
+            padded.append([text.rjust(longest) if side == "r" else text.ljust(longest) for text in column])
+        indent = sum(len(column[0]) + 2 for column in padded[:-1])
+        lines = ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
+        if width is not None:
+            rest = max(width - indent, 20)
+            wrapped = [(line[:indent], textwrap.wrap(line[indent:], rest) or [""]) for line in lines]
+            lines = [
+                f"\n{' ' * indent}".join([left + parts[0], *parts[1:]]).rstrip() for left, parts in wrapped
+            ]
+        return "\n".join(lines)
 
     def markdown(self) -> str:
         """Return the table as Markdown.

@@ -111,8 +111,9 @@ def legend(names: Sequence[str], width: int) -> str:
         names: names of encodings that the survey has.
         width: columns of the text.
     """
-    lines = ["In parentheses the survey's cell where the measured one differs; * marks another number of"]
-    lines += ["parameters than the survey's, which is shown. The reasons:"]
+    head = "In parentheses the survey's cell where the measured one differs; * marks another number of "
+    head += "parameters than the survey's, which is shown. The reasons:"
+    lines = textwrap.wrap(head, width)
     for name in names:
         for column, reason in _survey(name).differs.items():
             line = f"{name}, {'#param' if column == 'parameters' else column}: {reason}"

@@ -67,7 +67,7 @@ def write_report(results: Results, origin: str) -> Path:
 
 def _differs(file: Path, text: str) -> bool:
     """Return whether a file exists and has another text."""
-    return file.is_file() and file.read_text(encoding="utf-8") != text
+    return file.is_file() and file.read_bytes() != text.encode()
 
 
 def page(

@@ -55,11 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     view.add_argument("--bibtex", action="store_true", help="print the BibTeX entries of the papers")
     for name, kinds, help in (
-        ("point", POINTS, "reference point"),
-        ("injection", INJECTIONS, "what it changes: embeddings (APE), attention (MAM)"),
-        ("structure", STRUCTURES, "structure of the data"),
+        ("point", POINTS, "with this reference point"),
+        ("injection", INJECTIONS, "that change embeddings (APE) or attention (MAM)"),
+        ("structure", STRUCTURES, "for data of this structure"),
     ):
-        parser.add_argument(f"--{name}", choices=kinds, help=f"only with this {help}")
+        parser.add_argument(f"--{name}", choices=kinds, help=f"only those {help}")
     parser.add_argument(
         "--kernel", choices=KERNELS, help="only with this kernel: SDPA alone or with a bias, flex, own"
     )
@@ -84,7 +84,8 @@ def run(arguments: argparse.Namespace) -> None:
     _check(arguments)
     spec = StackSpec(arguments.dim, arguments.heads, arguments.layers, arguments.max_length)
     if arguments.topics:
-        print(survey.topics().format(arguments.format or "text"))
+        form: Format = arguments.format or "text"
+        print(survey.topics().text(width()) if form == "text" else survey.topics().format(form))
         return
     names = list(dict.fromkeys(arguments.names)) or list(catalogue())
     for name in names:
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         print(bibtex(reference for name in names for reference in catalogue()[name].card.references))
     elif arguments.survey:
-        form: Format = arguments.format or "text"
+        form = arguments.format or "text"
         print(survey.table(rows, whole=form != "text").format(form))
         if form == "text":
             print(f"\n{survey.legend(names, width())}")
@@ -110,14 +111,17 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.names and not shown:
         print("\n\n".join(listing.entry(name, spec, width()) for name in names))
     else:
-        whole_table = listing.table(rows, shown or listing.TEXT)
-        table = whole_table if shown else whole_table.fit(width())
-        hidden = whole_table.head[len(table.head) :]
-        print(f"Parameters at width {spec.dim}, {spec.heads} heads, {spec.layers} blocks and training length")
-        print(f"{spec.max_length}; `floater models NAME` describes one encoding.")
-        if hidden:
-            print(f"A wider terminal, --columns or --format also shows: {', '.join(hidden)}.")
-        print(f"\n{table.text()}")
+        table = listing.table(rows, shown or listing.TEXT)
+        if not shown:
+            fitting = table.fit(width())
+            hidden = table.head[len(fitting.head) :]
+            print(f"Parameters at width {spec.dim}, {spec.heads} heads, {spec.layers} blocks and training")
+            print(f"length {spec.max_length}; `floater models NAME` describes one encoding.")
+            if hidden:
+                print(f"A wider terminal, --columns or --format also shows: {', '.join(hidden)}.")
+            print()
+            table = fitting
+        print(table.text())
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="FILE",
-        help="figure, .png, .svg or .pdf (default: in the run's directory, plots/KIND.png)",
+        help="figure, .png, .svg or .pdf (default: plots/KIND.png in the run's directory, or NAMES.png)",
     )
     parser.add_argument("--numbers", metavar="FILE", help="also write the numbers to a NumPy archive, .npz")
     add_trust(parser)
