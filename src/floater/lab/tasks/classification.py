@@ -239,8 +239,8 @@ class Classification(FineTuning):
     def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
         data = settings.data
         splits = data.valid_share, data.test_share, data.split_seed
-        own = test is None or test.get("source") is None
-        return data.columns, splits, (data.train, data.valid) if own else None
+        has_run_data = test is None or test.get("source") is None
+        return data.columns, splits, (data.train, data.valid) if has_run_data else None
 
     def check_test(self, settings: Any, **test: Any) -> None:
         if (source := test.get("source")) is not None:

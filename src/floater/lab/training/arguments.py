@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
-from floater.lab.training.schedule import constant, inverse_sqrt, linear, of_transformers
+from floater.lab.training.schedule import constant, inverse_sqrt, linear, transformers_schedule
 from floater.lab.training.settings import TrainingSettings
 
 
@@ -49,7 +49,7 @@ def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> 
         return constant(optimizer, warmup=warmup, initial=training.initial_learning_rate)
     if training.lr_scheduler_type != "inverse_sqrt":
         name, initial = training.lr_scheduler_type, training.initial_learning_rate
-        return of_transformers(name, optimizer, warmup=warmup, total=total, initial=initial)
+        return transformers_schedule(name, optimizer, warmup=warmup, total=total, initial=initial)
     return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_learning_rate)
 
 

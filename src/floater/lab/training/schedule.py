@@ -101,7 +101,7 @@ def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> Lamb
     return _warmed(optimizer, warmup, initial, lambda update: 1.0)
 
 
-def of_transformers(
+def transformers_schedule(
     name: str, optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.0
 ) -> LambdaLR:
     """Warm up linearly, then follow a schedule of `transformers.get_scheduler`, such as "cosine".
@@ -111,7 +111,7 @@ def of_transformers(
     Example:
         >>> import torch
         >>> sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        >>> schedule = of_transformers("cosine", sgd, warmup=2, total=6)
+        >>> schedule = transformers_schedule("cosine", sgd, warmup=2, total=6)
         >>> rates = []
         >>> for _ in range(7):
         ...     rates.append(round(schedule.get_last_lr()[0], 4))

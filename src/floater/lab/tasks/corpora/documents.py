@@ -59,7 +59,7 @@ def read_documents(source: str | Path, columns: Mapping[str, str] | None = None)
     """
     name = Path(source)
     if is_table(source) and not is_labelled(name):
-        return _of_table(str(source), columns)
+        return _table_documents(str(source), columns)
     if columns:
         raise DataError(f"{name} is no table, without the columns that data.columns names")
     try:
@@ -97,7 +97,7 @@ def read_documents(source: str | Path, columns: Mapping[str, str] | None = None)
     return documents
 
 
-def _of_table(name: str, columns: Mapping[str, str] | None) -> list[Document]:
+def _table_documents(name: str, columns: Mapping[str, str] | None) -> list[Document]:
     table = read_table(name, ["text", "label"], columns)
     rows = zip(table.texts("text"), table.labels(), strict=True)
     every = [

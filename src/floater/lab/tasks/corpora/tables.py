@@ -11,19 +11,24 @@ becomes 7, and have no line for a message.
 from __future__ import annotations
 
 import contextlib
-import csv
 import errno
-import itertools
 import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floater.errors import DataError, first_line, nearest, reason
-from floater.lab.tasks.corpora.text import PACKED, check_surrogates, iter_lines, parse_json, read_json
+from floater.errors import DataError, nearest, reason
+from floater.lab.tasks.corpora.rows import (
+    DELIMITED,
+    JSON,
+    Row,
+    delimited_rows,
+    json_rows,
+    shown_value,
+    suffix,
+)
 from floater.lab.training.paths import file_of
 
 logger = logging.getLogger(__name__)
@@ -40,13 +45,11 @@ ROLES: dict[str, tuple[str, ...]] = {
     "tags": ("tags", "pos_tags", "upos", "pos", "ner_tags"),
 }
 """Names by which the column of a role is guessed, in any case, the first first."""
-_DELIMITED, _JSON, _COLUMNAR = (".csv", ".tsv"), (".jsonl", ".ndjson", ".json"), (".parquet", ".arrow")
-_TEXTS = {*_DELIMITED, *_JSON}
+_COLUMNAR = (".parquet", ".arrow")
+_TEXTS = {*DELIMITED, *JSON}
 _SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder that `save_to_disk` wrote."""
-_DELIMITERS = ",;\t|"
 _NAME = re.compile(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:/([\w.-]+))?(?::([^:/]+))?")
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ class Table:
             if row < len(part):
                 return part.where(row, role)
             row -= len(part)
-        place = f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
-        return f"{self.name}, {place}, column '{self.columns[role]}'"
+        row_name = f"line {self.lines[row]}" if len(self.lines) else f"row {row + 1}"
+        return f"{self.name}, {row_name}, column '{self.columns[role]}'"
 
     def texts(self, role: str) -> list[str]:
         """Return the cells of a role, all of which must be text; a missing cell is an empty text.
@@ -88,7 +91,7 @@ class Table:
         cells = self.values[role]
         for row, cell in enumerate(cells):
             if not isinstance(cell, str | None):
-                raise DataError(f"{self.where(row, role)}: {_shown(cell)} is no text")
+                raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is no text")
         return [cell or "" for cell in cells]
 
     def labels(self, role: str = "label") -> list[str]:
@@ -107,7 +110,7 @@ class Table:
         if isinstance(cell, float) and cell.is_integer():
             return str(int(cell))
         if not isinstance(cell, str | int):
-            raise DataError(f"{self.where(row, role)}: {_shown(cell)} is no label")
+            raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is no label")
         return str(cell).strip()
 
 
@@ -120,9 +123,7 @@ def is_table(source: Any) -> bool:
     """
     name = str(source)
     return (
-        name.startswith(HUB)
-        or _suffix(name) in (*_DELIMITED, *_JSON, *_COLUMNAR)
-        or _folder(name)[0].is_dir()
+        name.startswith(HUB) or suffix(name) in (*DELIMITED, *JSON, *_COLUMNAR) or _folder(name)[0].is_dir()
     )
 
 
@@ -175,16 +176,16 @@ def read_table(
     """
     name = str(source)
     choice = _Choice(name, roles, dict(columns or {}), optional, names or {})
-    if name.startswith(HUB) or _folder(name)[0].is_dir() or _suffix(name) in _COLUMNAR:
+    if name.startswith(HUB) or _folder(name)[0].is_dir() or suffix(name) in _COLUMNAR:
         data, files = _load(name)
         if files:
             tables = [read_table(file, roles, columns, optional=optional, names=names) for file in files]
             return _joined(name, tables)
-        table = _of_dataset(name, data, choice)
-    elif _suffix(name) in _DELIMITED:
-        table = _of_rows(choice, _delimited_rows(name, choice))
+        table = _table_from_dataset(name, data, choice)
+    elif suffix(name) in DELIMITED:
+        table = _table_from_rows(choice, delimited_rows(name))
     else:
-        table = _of_rows(choice, _json_rows(name))
+        table = _table_from_rows(choice, json_rows(name))
     if not len(table):
         raise DataError(f"{name}: the table has no row")
     shown = ", ".join(f"{role} is column '{column}'" for role, column in table.columns.items())
@@ -253,7 +254,7 @@ class _Choice:
         return {role: chosen[role] for role in (*self.roles, *self.optional) if role in chosen}
 
 
-def _of_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
+def _table_from_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
     """Return a table of rows, each with the number of its line, or of itself from -1 down."""
     columns: dict[str, str] = {}
     values: dict[str, list[Any]] = {}
@@ -287,97 +288,7 @@ def _cell(row: Row, column: str, where: str) -> Any:
     raise DataError(f"{where}: no '{column}'; it has {', '.join(map(repr, row)) or 'nothing'}"[:300])
 
 
-def _delimited_rows(name: str, choice: _Choice) -> Iterator[tuple[int, Row]]:
-    r"""Yield the rows of a CSV or TSV file, with the line at which each begins.
-
-    The delimiter is the one of , ; \t and | that occurs most in the header. A TSV whose quotes are not those
-    of CSV has literal quotes.
-    """
-    header = next((line for line in iter_lines(name) if line.strip()), "")
-    tabs = _suffix(name) == ".tsv"
-    delimiter = "\t" if tabs else max(_DELIMITERS, key=re.sub('"[^"]*"', "", header).count)
-    if not tabs and delimiter != ",":
-        logger.info("%s: cells are separated by %r", name, delimiter)
-    if not tabs:
-        return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
-    try:
-        for _ in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
-            pass
-    except _QuotesError:
-        logger.info("%s: its quotes are read as they are, since they are not in pairs around cells", name)
-        return (yield from _parsed(name, delimiter, csv.QUOTE_NONE))
-    return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
-
-
-class _QuotesError(DataError):
-    """Quotes that do not enclose cells."""
-
-
-def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]]:
-    csv.field_size_limit(sys.maxsize)  # the default, 128 KiB, is less than a book
-    lines = (f"{line}\n" for line in iter_lines(name))
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
-    header: list[str] = []
-    begin = 1
-    try:
-        for cells in reader:
-            line, begin = begin, reader.line_num + 1
-            if not cells:  # a blank line
-                continue
-            if not header:
-                header = [cell.strip() for cell in cells]
-                if twice := {cell for cell in header if header.count(cell) > 1}:
-                    raise DataError(f"{name}, line {line}: two columns are named '{min(twice)}'")
-                continue
-            if len(cells) != len(header):
-                counts = f"{len(cells)} cell{'s' * (len(cells) != 1)}, but the header has {len(header)}"
-                hint = "; a cell with the delimiter in it needs quotes" * (len(cells) > len(header))
-                raise DataError(f"{name}, line {line}: {counts}{hint}")
-            yield line, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        unclosed = "unexpected end" in str(error)
-        line, what = (begin, "a quote is never closed") if unclosed else (reader.line_num, first_line(error))
-        raise _QuotesError(f"{name}, line {line}: {what}; a quote within a cell is written twice") from error
-
-
-def _json_rows(name: str) -> Iterator[tuple[int, Row]]:
-    """Yield the rows of JSON Lines with their lines, or those of a list in a JSON file, numbered from -1."""
-    if _suffix(name) == ".json" and not _has_lines_of_json(name):
-        value = read_json(name)
-        if isinstance(
-            value, Mapping
-        ):  # the rows may be the only list in it, as in {"version": 1, "data": [...]}
-            lists = [part for part in value.values() if isinstance(part, list)]
-            value = lists[0] if len(lists) == 1 else [value]
-        if not isinstance(value, list):
-            raise DataError(f'{name}: no list of rows, as in [{{"text": ...}}, ...], nor one row a line')
-        numbered: Iterable[tuple[int, Any]] = ((-number, row) for number, row in enumerate(value, start=1))
-    else:
-        numbered = _lines_of_json(name)
-    for number, row in numbered:
-        if not isinstance(row, Mapping):
-            place = f"line {number}" if number > 0 else f"row {-number}"
-            raise DataError(f'{name}, {place}: {_shown(row)} is no row, as in {{"text": ...}}')
-        yield number, row
-
-
-def _has_lines_of_json(name: str) -> bool:
-    """Return whether the first of several lines is a whole JSON object."""
-    first, *more = [*itertools.islice(filter(str.strip, iter_lines(name)), 2)] or [""]
-    try:
-        return bool(more) and isinstance(parse_json(first, name), Mapping)
-    except DataError:
-        return False
-
-
-def _lines_of_json(name: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(iter_lines(name), start=1):
-        if line.strip():
-            check_surrogates(line, f"{name}, line {number}")
-            yield number, parse_json(line, name, number)
-
-
-def _of_dataset(name: str, data: Any, choice: _Choice) -> Table:
+def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
     """Return the columns of a `datasets.Dataset`, with the names of labels in place of their numbers."""
     from datasets import ClassLabel
 
@@ -427,13 +338,13 @@ def _load(name: str) -> tuple[Any, list[str]]:
         if folder is not None and not folder.is_dir():
             if not folder.is_file():
                 raise FileNotFoundError(errno.ENOENT, "No such file")
-            return datasets.load_dataset(_suffix(name)[1:], data_files=name, split="train"), []
+            return datasets.load_dataset(suffix(name)[1:], data_files=name, split="train"), []
         if folder is not None and any((folder / file).is_file() for file in _SAVED):
             data = datasets.load_from_disk(where)
             return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
         builder = datasets.load_dataset_builder(where, hub[2] if hub else None)
         files = builder.config.data_files or {}
-        if folder is not None and {_suffix(file) for part in files.values() for file in part} <= _TEXTS:
+        if folder is not None and {suffix(file) for part in files.values() for file in part} <= _TEXTS:
             return None, list(files[_split(name, files, wanted)])
         options = {"keep_default_na": False} if isinstance(builder, Csv) else {}  # "NA" is a text
         chosen = _split(name, builder.info.splits or files, wanted)
@@ -471,18 +382,7 @@ def _quiet(name: str) -> Iterator[None]:
             datasets_logging.enable_progress_bar()
 
 
-def _suffix(name: str) -> str:
-    """Return the ending of a file's name, before that of its compression."""
-    path = Path(name.lower())
-    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
-
-
 def _folder(name: str) -> tuple[Path, str | None]:
     """Return the path of a source, and the split that its name chooses."""
     path = file_of(name)
     return path, name.removeprefix(f"{path}:") if path.is_dir() and not Path(name).is_dir() else None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,121 @@
+"""Rows of CSV, TSV, JSON and JSON Lines files, with the lines at which they begin."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from floater.errors import DataError, first_line
+from floater.lab.tasks.corpora.text import PACKED, check_surrogates, iter_lines, parse_json, read_json
+
+logger = logging.getLogger(__name__)
+Row = Mapping[str, Any]
+DELIMITED, JSON = (".csv", ".tsv"), (".jsonl", ".ndjson", ".json")
+_DELIMITERS = ",;\t|"
+
+
+def suffix(name: str) -> str:
+    """Return the ending of a file's name, before that of its compression."""
+    path = Path(name.lower())
+    return Path(path.stem).suffix if path.suffix in PACKED else path.suffix
+
+
+def shown_value(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def delimited_rows(name: str) -> Iterator[tuple[int, Row]]:
+    r"""Yield the rows of a CSV or TSV file, with the line at which each begins.
+
+    The delimiter is the one of , ; \t and | that occurs most in the header. A TSV whose quotes are not those
+    of CSV has literal quotes.
+    """
+    header = next((line for line in iter_lines(name) if line.strip()), "")
+    tabs = suffix(name) == ".tsv"
+    delimiter = "\t" if tabs else max(_DELIMITERS, key=re.sub('"[^"]*"', "", header).count)
+    if not tabs and delimiter != ",":
+        logger.info("%s: cells are separated by %r", name, delimiter)
+    if not tabs:
+        return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
+    try:
+        for _ in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
+            pass
+    except _QuotesError:
+        logger.info("%s: its quotes are read as they are, since they are not in pairs around cells", name)
+        return (yield from _parsed(name, delimiter, csv.QUOTE_NONE))
+    return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
+
+
+class _QuotesError(DataError):
+    """Quotes that do not enclose cells."""
+
+
+def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(sys.maxsize)  # the default, 128 KiB, is less than a book
+    lines = (f"{line}\n" for line in iter_lines(name))
+    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    header: list[str] = []
+    begin = 1
+    try:
+        for cells in reader:
+            line, begin = begin, reader.line_num + 1
+            if not cells:  # a blank line
+                continue
+            if not header:
+                header = [cell.strip() for cell in cells]
+                if twice := {cell for cell in header if header.count(cell) > 1}:
+                    raise DataError(f"{name}, line {line}: two columns are named '{min(twice)}'")
+                continue
+            if len(cells) != len(header):
+                counts = f"{len(cells)} cell{'s' * (len(cells) != 1)}, but the header has {len(header)}"
+                hint = "; a cell with the delimiter in it needs quotes" * (len(cells) > len(header))
+                raise DataError(f"{name}, line {line}: {counts}{hint}")
+            yield line, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        unclosed = "unexpected end" in str(error)
+        line, what = (begin, "a quote is never closed") if unclosed else (reader.line_num, first_line(error))
+        raise _QuotesError(f"{name}, line {line}: {what}; a quote within a cell is written twice") from error
+
+
+def json_rows(name: str) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of JSON Lines with their lines, or those of a list in a JSON file, numbered from -1."""
+    if suffix(name) == ".json" and not _has_lines_of_json(name):
+        value = read_json(name)
+        if isinstance(
+            value, Mapping
+        ):  # the rows may be the only list in it, as in {"version": 1, "data": [...]}
+            lists = [part for part in value.values() if isinstance(part, list)]
+            value = lists[0] if len(lists) == 1 else [value]
+        if not isinstance(value, list):
+            raise DataError(f'{name}: no list of rows, as in [{{"text": ...}}, ...], nor one row a line')
+        numbered: Iterable[tuple[int, Any]] = ((-number, row) for number, row in enumerate(value, start=1))
+    else:
+        numbered = _lines_of_json(name)
+    for number, row in numbered:
+        if not isinstance(row, Mapping):
+            row_name = f"line {number}" if number > 0 else f"row {-number}"
+            raise DataError(f'{name}, {row_name}: {shown_value(row)} is no row, as in {{"text": ...}}')
+        yield number, row
+
+
+def _has_lines_of_json(name: str) -> bool:
+    """Return whether the first of several lines is a whole JSON object."""
+    first, *more = [*itertools.islice(filter(str.strip, iter_lines(name)), 2)] or [""]
+    try:
+        return bool(more) and isinstance(parse_json(first, name), Mapping)
+    except DataError:
+        return False
+
+
+def _lines_of_json(name: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(iter_lines(name), start=1):
+        if line.strip():
+            check_surrogates(line, f"{name}, line {number}")
+            yield number, parse_json(line, name, number)
