@@ -51,9 +51,17 @@ def guarded(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def original(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a configuration as they are in memory, without the guard."""
+    """Return the fields of a configuration as they are in memory, without the guard.
+
+    Raises:
+        ValueError: if the field with the replaced ones is not what `guarded` writes.
+    """
     if (kept := fields.get(_ORIGINAL)) is None:
         return dict(fields)
+    if not isinstance(kept, list) or not all(isinstance(each, list) and len(each) == 2 for each in kept):
+        raise ValueError(
+            f"'{_ORIGINAL}' in the configuration is {kept!r}; it must be pairs of a name and a value"
+        )
     replaced = {"architectures", "dtype", "model_type", _ORIGINAL}
     return {name: value for name, value in fields.items() if name not in replaced} | dict(kept)
 

@@ -89,12 +89,11 @@ PLAIN = [
 
 
 def test_plain_models_are_read_without_this_library(tmp_path: Path) -> None:
-    """The rewritten ones, CLEX and T5's biases, too; every reader's keys mean the same to Transformers."""
+    """The rewritten ones, CLEX and T5's biases, too; a server's keys mean the same to Transformers."""
     folders = []
     for number, (name, method, options) in enumerate(PLAIN):
         model = extended(name, method, **options)
-        for reader in ("transformers", "vllm"):
-            folders.append(_exported(model, tmp_path / f"{number}-{reader}", name, reader=reader))
+        folders.append(_exported(model, tmp_path / f"{number}", name, reader="vllm"))
         fields = json.loads((folders[-1] / "config.json").read_text())
         assert "floater" not in json.dumps(fields)
         assert not list(folders[-1].glob("*.py"))
@@ -120,9 +119,9 @@ def test_transformers_4_reads_plain_models(tmp_path: Path) -> None:
     assert max(_errors_alone(folders, python)) < 2e-6
 
 
-@pytest.mark.parametrize("name", [*ROTARY, "t5"])
+@pytest.mark.parametrize("name", ROTARY)
 def test_a_plain_model_computes_the_same(name: str) -> None:
-    model = extended(name, "flow" if name == "t5" else "clex")
+    model = extended(name, "clex")
     plain = plain_model(model)
     assert type(plain) is type(model)
     assert not any("floater" in each for each in plain.state_dict())
@@ -148,7 +147,7 @@ def test_longer_tables_are_plain(name: str, tmp_path: Path) -> None:
 
 def test_code_is_read_without_this_library(tmp_path: Path) -> None:
     folders = []
-    for name in ("bert", "roberta", "albert", "deberta-v2", "vit", "gpt2", "llama", "modernbert"):
+    for name in ("bert", "roberta", "albert", "deberta-v2", "vit", "gpt2", "llama"):
         model, folder = baked(name), tmp_path / name
         floater.export(model, folder, code=True)
         inputs = zoo.inputs(name)
@@ -157,7 +156,7 @@ def test_code_is_read_without_this_library(tmp_path: Path) -> None:
             inputs["attention_mask"] = torch.ones_like(inputs["attention_mask"])
         torch.save((inputs, zoo.output(model, **inputs)), folder / "expected.pt")
         folders.append(folder)
-    for name in ("llama", "mistral", "phi3", "gemma3", "gpt_neox"):
+    for name in ("llama", "gemma3", "gpt_neox"):
         for method, options in (("self_extend", {"temperature": True}), ("log_n", {})):
             folder = tmp_path / f"{name}-{method}"
             folders.append(_exported(extended(name, method, **options), folder, name, code=True))

@@ -23,12 +23,11 @@ READERS = ("transformers", "vllm", "sglang", "llama.cpp")
 """Programs that an exported directory can be written for."""
 
 _SCALINGS: Mapping[str, frozenset[str]] = {
-    "transformers": frozenset({"default", *native.KINDS}),
     "vllm": frozenset({"default", "linear", "yarn", "llama3", "longrope"}),
     "sglang": frozenset({"default", "linear", "yarn", "llama3", "longrope"}),
     "llama.cpp": frozenset({"default", "linear", "yarn", "llama3", "longrope"}),
 }
-"""Scalings that each reader computes as Transformers does."""
+"""Scalings that each other reader computes as Transformers does."""
 
 _LLAMA, _LONGROPE = frozenset({"llama", "mistral"}), frozenset({"phi3", "minicpm", "minicpm3"})
 """Models for which llama.cpp's converter computes the factors of "llama3" and of "longrope"."""
@@ -58,7 +57,7 @@ def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) ->
     for section, part in _rotary_configs(fields, config):
         rope = native.parameters(part)
         kind = rope.get("rope_type", "default")
-        if kind not in _SCALINGS[reader]:
+        if reader in _SCALINGS and kind not in _SCALINGS[reader]:
             raise ExportError(
                 f"{reader} does not compute {kind!r} as Transformers does; extend by one of "
                 f"{', '.join(sorted(_SCALINGS[reader] - {'default'}))}"
@@ -75,7 +74,11 @@ def _rotary_configs(
     fields: dict[str, Any], config: PreTrainedConfig
 ) -> Iterator[tuple[dict[str, Any], PreTrainedConfig]]:
     """Yield the fields of each part of a configuration that has rotary parameters, with the part."""
-    if isinstance(fields.get("rope_parameters"), dict) and fields.get("max_position_embeddings"):
+    if (
+        isinstance(rope := fields.get("rope_parameters"), dict)
+        and rope
+        and fields.get("max_position_embeddings")
+    ):
         yield fields, config
     for name, value in fields.items():
         part = getattr(config, name, None)
@@ -115,7 +118,7 @@ def _rotation(config: Any) -> Any:
 
 def _computed(config: Any, layers: str | None) -> tuple[dict[str, Any], list[float], float]:
     rope = config.rope_parameters if layers is None else config.rope_parameters[layers]
-    if rope["rope_type"] == "default":
+    if rope.get("rope_type", "default") not in ROPE_INIT_FUNCTIONS:
         return {name: rope.get(name) for name in ("rope_theta", "partial_rotary_factor")}, [], 1.0
     function = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
     frequencies, factor = function(config, torch.device("cpu"), layer_type=layers)
@@ -130,13 +133,13 @@ def _for_servers(section: dict[str, Any], rope: dict[str, Any], config: Any) -> 
     """Write the keys of vLLM, which SGLang has taken over."""
     kind = rope.get("rope_type", "default")
     if kind == "linear":  # they multiply this length by the factor
-        old = section["max_position_embeddings"] / rope["factor"]
-        if old != round(old):
+        old = round(section["max_position_embeddings"] / rope["factor"])
+        if int(old * rope["factor"]) != section["max_position_embeddings"]:
             raise ExportError(
                 f"vLLM and SGLang multiply a whole number by the factor, {rope['factor']:g}, which does not "
                 f"give {section['max_position_embeddings']} tokens; extend to a multiple of the old length"
             )
-        section["max_position_embeddings"] = round(old)
+        section["max_position_embeddings"] = old
     if kind in ("yarn", "longrope"):
         computed, stated = _default_attention_factor(config, rope), _attention_factor(config)
         if not math.isclose(computed, stated, rel_tol=1e-6):
