@@ -116,9 +116,9 @@ class Positions:
             2
         """
         changed = replace(self, **changes)
-        return changed if changes.keys() & {"query", "key"} else changed._known(self.below, self.starts)
+        return changed if changes.keys() & {"query", "key"} else changed._with_range(self.below, self.starts)
 
-    def _known(self, below: int | None, starts: tuple[int, int] | None = None) -> Positions:
+    def _with_range(self, below: int | None, starts: tuple[int, int] | None = None) -> Positions:
         """Set what is known of the positions, of a new value only, and return the value."""
         object.__setattr__(self, "below", below)
         object.__setattr__(self, "starts", starts)
@@ -191,7 +191,7 @@ class Positions:
         changed = replace(
             self, query=self.key, query_time=self.key_time, language=None, reordered=None, token=None
         )
-        return changed._known(self.below, None if self.starts is None else (self.starts[1],) * 2)
+        return changed._with_range(self.below, None if self.starts is None else (self.starts[1],) * 2)
 
     @property
     def batch(self) -> int:
@@ -231,7 +231,7 @@ class Positions:
                 changed[each.name] = part.map(change)
             elif isinstance(part, Tensor):
                 changed[each.name] = change(part)
-        return replace(self, **changed)._known(self.below, self.starts)
+        return replace(self, **changed)._with_range(self.below, self.starts)
 
     @property
     def visible(self) -> Tensor | None:
@@ -274,7 +274,7 @@ class Positions:
             raise ValueError(f"length {length} and offset {offset} must not be negative")
         key = torch.arange(offset + length, device=device)[None]
         starts = (offset, 0) if length else None
-        return cls(query=key[:, offset:], key=key)._known(offset + length, starts)
+        return cls(query=key[:, offset:], key=key)._with_range(offset + length, starts)
 
     @classmethod
     def from_mask(cls, mask: Tensor, *, queries: int | None = None) -> Positions:
@@ -305,13 +305,12 @@ class Positions:
         length = mask.shape[1]
         queries = query_count(queries, length, "the mask has")
         valid = mask.bool()
-        offset, key, last = length - queries, None, 0
-        if 0 not in valid.shape:
-            key, last = token_indices(valid)
+        offset = length - queries
+        key, last = (None, None) if 0 in valid.shape else token_indices(valid)
         if key is None:
             return cls.arange(queries, offset=offset, device=mask.device)
         starts = (offset, 0) if len(key) == 1 and last == length - 1 and queries else None
-        return cls(query=key[:, offset:], key=key, key_valid=valid)._known(length, starts)
+        return cls(query=key[:, offset:], key=key, key_valid=valid)._with_range(length, starts)
 
     @classmethod
     def packed(
@@ -375,7 +374,7 @@ class Positions:
         whole = not torch.compiler.is_compiling() and bool(valid.all())
         key_valid = None if whole else valid
         positions = cls(key[:, length - queries :], key, key_valid, document=document)
-        return positions._known(length)
+        return positions._with_range(length)
 
     @classmethod
     def times(cls, times: Tensor, mask: Tensor | None = None) -> Positions:
@@ -501,7 +500,7 @@ class Positions:
 
     @classmethod
     def _over(cls, structure: Structure) -> Positions:
-        return replace(cls.from_mask(structure.token_valid), structure=structure)
+        return cls.from_mask(structure.token_valid).but(structure=structure)
 
     @classmethod
     def grid(
