@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 
-def token_indices(valid: Tensor) -> Tensor:
-    """Return the index of each token among the unpadded tokens of its row.
+def token_indices(valid: Tensor) -> tuple[Tensor | None, int | None]:
+    """Return the index of each token among the unpadded tokens of its row, by one read of the mask.
 
     Padding gets the index of some token of the batch. A batch padded on the right only has one row of indices
     for all samples; compiled code cannot look at the mask, and has a row for each sample.
@@ -18,19 +18,22 @@ def token_indices(valid: Tensor) -> Tensor:
         valid: (batch, S) bool, False at padding, with at least one column.
 
     Returns:
-        (batch or 1, S) integers.
+        (batch or 1, S) integers, None if there is no padding; and the largest index, None in compiled code.
 
     Example:
         >>> token_indices(torch.tensor([[True, True, True], [True, True, False]]))
-        tensor([[0, 1, 2]])
+        (tensor([[0, 1, 2]]), 2)
+        >>> token_indices(torch.tensor([[True]]))
+        (None, 0)
     """
     index = (valid.cumsum(1) - 1).clamp(min=0)
     # columns that are padding in every row must not reach past the longest row: a table may end there
     shared = torch.arange(valid.shape[1], device=valid.device).clamp(max=index.max())[None]
     same = ((index == shared) | ~valid).all()
     if torch.compiler.is_compiling():
-        return torch.where(same, shared, index)
-    return shared if bool(same) else index
+        return torch.where(same, shared, index), None
+    whole, alike, last = torch.stack((valid.all().long(), same.long(), index.max())).tolist()
+    return (None if whole else shared if alike else index), last
 
 
 def document_ids(

@@ -103,7 +103,7 @@ def build_positions(
     if isinstance(cached, Tensor):
         rows = max(len(cached), len(query))
         key = torch.cat((cached.to(query.device).expand(rows, -1), query.expand(rows, -1)), 1)
-    return replace(positions, query=query, key=key)._below(below)
+    return replace(positions, query=query, key=key)._with_range(below)
 
 
 def _checked(ids: Tensor, shape: Sequence[int]) -> Tensor:

@@ -39,7 +39,8 @@ def register(kind: type[Any]) -> None:
 
 
 def _flatten(part: Any) -> tuple[list[Any], Context]:
-    values = {field.name: getattr(part, field.name) for field in fields(part)}
+    # `starts` would outlive the positions that it is true of: a map may change the leaves.
+    values = {field.name: getattr(part, field.name) for field in fields(part) if field.name != "starts"}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Structure)}
     plain = tuple((name, value) for name, value in values.items() if name not in tensors)
     return list(tensors.values()), (tuple(tensors), plain)

@@ -52,6 +52,8 @@ class Positions:
         below: bound of the positions, which are then whole numbers from 0 to `below` - 1; None where it takes
             a look at them to know, which compiled code cannot take. `dataclasses.replace` forgets it, `but`
             keeps it.
+        starts: first query and first key, where both are known without a look at them to be consecutive
+            integers, the same in all samples; else None. It is forgotten where `below` is, and by a pytree.
 
     Raises:
         ValueError: if the shapes do not fit together, or ids are no integers.
@@ -81,6 +83,7 @@ class Positions:
     group: tuple[int, int] | None = None
     # Not an argument: copied by `replace`, it would outlive the positions that it is true of.
     below: int | None = field(default=None, init=False, repr=False)
+    starts: tuple[int, int] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         refuse_trace(ValueError, "a model with positions", "use torch.export, with a flow after bake")
@@ -106,18 +109,19 @@ class Positions:
             raise ValueError(f"target_length is {self.target_length.tolist()}; lengths must be at least 1")
 
     def but(self, **changes: Any) -> Positions:
-        """Return a copy with some fields changed, which keeps `below` unless the positions change.
+        """Return a copy with some fields changed; it keeps `below` and `starts` unless positions change.
 
         Example:
             >>> Positions.arange(2).but(token=torch.tensor([[7, 8]])).below
             2
         """
         changed = replace(self, **changes)
-        return changed if changes.keys() & {"query", "key"} else changed._below(self.below)
+        return changed if changes.keys() & {"query", "key"} else changed._with_range(self.below, self.starts)
 
-    def _below(self, bound: int | None) -> Positions:
-        """Set the bound of the positions, of a new value only, and return the value."""
-        object.__setattr__(self, "below", bound)
+    def _with_range(self, below: int | None, starts: tuple[int, int] | None = None) -> Positions:
+        """Set what is known of the positions, of a new value only, and return the value."""
+        object.__setattr__(self, "below", below)
+        object.__setattr__(self, "starts", starts)
         return self
 
     @property
@@ -148,6 +152,22 @@ class Positions:
         return delta.sign() * torch.minimum(far, beyond)
 
     @property
+    def counted_query(self) -> Tensor:
+        """Return the positions of the queries for a reader on the CPU: counted there if `starts` is known.
+
+        A copy from another device would wait for all its work. Else, and in compiled code, it is `query`.
+
+        Example:
+            >>> Positions.arange(2, offset=3, device="meta").counted_query
+            tensor([[3, 4]])
+        """
+        if torch.compiler.is_compiling() or self.starts is None:
+            return self.query
+        return torch.arange(self.starts[0], self.starts[0] + self.query.shape[1], dtype=self.query.dtype)[
+            None
+        ]
+
+    @property
     def timed(self) -> Positions:
         """Return the positions that an encoding of times reads: the times, or without any the positions.
 
@@ -171,7 +191,7 @@ class Positions:
         changed = replace(
             self, query=self.key, query_time=self.key_time, language=None, reordered=None, token=None
         )
-        return changed._below(self.below)
+        return changed._with_range(self.below, None if self.starts is None else (self.starts[1],) * 2)
 
     @property
     def batch(self) -> int:
@@ -211,7 +231,7 @@ class Positions:
                 changed[each.name] = part.map(change)
             elif isinstance(part, Tensor):
                 changed[each.name] = change(part)
-        return replace(self, **changed)._below(self.below)
+        return replace(self, **changed)._with_range(self.below, self.starts)
 
     @property
     def visible(self) -> Tensor | None:
@@ -253,7 +273,8 @@ class Positions:
         if length < 0 or offset < 0:
             raise ValueError(f"length {length} and offset {offset} must not be negative")
         key = torch.arange(offset + length, device=device)[None]
-        return cls(query=key[:, offset:], key=key)._below(offset + length)
+        starts = (offset, 0) if length else None
+        return cls(query=key[:, offset:], key=key)._with_range(offset + length, starts)
 
     @classmethod
     def from_mask(cls, mask: Tensor, *, queries: int | None = None) -> Positions:
@@ -284,10 +305,12 @@ class Positions:
         length = mask.shape[1]
         queries = query_count(queries, length, "the mask has")
         valid = mask.bool()
-        if 0 in valid.shape or (not torch.compiler.is_compiling() and bool(valid.all())):
-            return cls.arange(queries, offset=length - queries, device=mask.device)
-        key = token_indices(valid)
-        return cls(query=key[:, length - queries :], key=key, key_valid=valid)._below(length)
+        offset = length - queries
+        key, last = (None, None) if 0 in valid.shape else token_indices(valid)
+        if key is None:
+            return cls.arange(queries, offset=offset, device=mask.device)
+        starts = (offset, 0) if len(key) == 1 and last == length - 1 and queries else None
+        return cls(query=key[:, offset:], key=key, key_valid=valid)._with_range(length, starts)
 
     @classmethod
     def packed(
@@ -351,7 +374,7 @@ class Positions:
         whole = not torch.compiler.is_compiling() and bool(valid.all())
         key_valid = None if whole else valid
         positions = cls(key[:, length - queries :], key, key_valid, document=document)
-        return positions._below(length)
+        return positions._with_range(length)
 
     @classmethod
     def times(cls, times: Tensor, mask: Tensor | None = None) -> Positions:
@@ -477,7 +500,7 @@ class Positions:
 
     @classmethod
     def _over(cls, structure: Structure) -> Positions:
-        return replace(cls.from_mask(structure.token_valid), structure=structure)
+        return cls.from_mask(structure.token_valid).but(structure=structure)
 
     @classmethod
     def grid(

@@ -245,7 +245,8 @@ class Floater(PositionModel):
         vectors = {}
         for flow in self.flows:
             below = positions.below if query.numel() else 1
-            solved = flow(query if query.numel() else query.new_zeros(1, 1), below=below)
+            at = positions.counted_query if isinstance(flow, FlowEncoder) else query
+            solved = flow(at if query.numel() else query.new_zeros(1, 1), below=below)
             if not query.numel():
                 solved = replace(solved, index=query.long())
             vectors.update(dict.fromkeys(cast(FlowEncoder | BakedFlow, flow).blocks, solved))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
-from floater.encodings.absolute.tokens import whole_numbers
+from floater.encodings.absolute.tokens import query_ends, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
@@ -82,7 +82,7 @@ class Recurrent(AddedVectors):
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = whole_numbers(positions, "rnn")
-        length = int(query.max()) + 1 if query.numel() else 1
+        length = query_ends(positions)[1] + 1
         index = torch.arange(length, device=query.device)
         z = (
             index[:, None]

@@ -55,12 +55,28 @@ def whole_numbers(
     below = positions.below
     in_range = signed or (below is not None and (limit is None or below <= limit))
     for each in both:
-        low, high = (int(end) for end in each.aminmax()) if each.numel() and not in_range else (0, 0)
+        low, high = torch.stack(each.aminmax()).tolist() if each.numel() and not in_range else (0, 0)
         if low < 0:
             raise PositionError(f"'{name}' starts at position 0; position {low} was requested")
         if limit is not None and high >= limit:
             raise PositionError(f"'{name}' ends at position {limit - 1}; position {high} was requested")
     return positions.query
+
+
+def query_ends(positions: Positions) -> tuple[int, int]:
+    """Return the least and the largest position of the queries, which are whole numbers; 0 of none.
+
+    They are read from the device at once, and not at all where the positions know them.
+
+    Example:
+        >>> query_ends(Positions.arange(3, offset=2)), query_ends(Positions.arange(0))
+        ((2, 4), (0, 0))
+    """
+    query = positions.query
+    if positions.starts is not None:
+        return positions.starts[0], positions.starts[0] + query.shape[1] - 1
+    first, last = torch.stack(query.aminmax()).tolist() if query.numel() else (0, 0)
+    return first, last
 
 
 def whole_sequence(positions: Positions, name: str) -> Tensor | None:

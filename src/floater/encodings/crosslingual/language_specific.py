@@ -66,9 +66,8 @@ class LanguageSpecific(AddedVectors):
         if language is None:
             raise PositionError("no language in the positions; 'language_specific' has one table for each")
         languages = len(self.table)
-        if language.numel() and not 0 <= int(language.min()) <= int(language.max()) < languages:
-            raise PositionError(
-                f"languages are 0 to {languages - 1}; got {int(language.min())} to {int(language.max())}"
-            )
+        low, high = torch.stack(language.aminmax()).tolist() if language.numel() else (0, 0)
+        if not 0 <= low <= high < languages:
+            raise PositionError(f"languages are 0 to {languages - 1}; got {low} to {high}")
         vectors: Tensor = self.table[language, query]
         return vectors

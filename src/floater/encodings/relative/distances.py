@@ -21,10 +21,25 @@ def consecutive(positions: Positions) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
+    if positions.starts is not None:
+        return True
     rows = positions.query, positions.key
     if any(row.is_floating_point() or len(row) != 1 or not row.numel() for row in rows):
         return False
     return all(bool((row.diff() == 1).all()) for row in rows)
+
+
+def starts(positions: Positions) -> tuple[int, int]:
+    """Return the first query and the first key of `consecutive` positions.
+
+    Example:
+        >>> starts(Positions.arange(1, offset=2))
+        (2, 0)
+    """
+    if positions.starts is not None:
+        return positions.starts
+    first = torch.stack((positions.query[0, 0], positions.key[0, 0])).tolist()
+    return first[0], first[1]
 
 
 def spacing(positions: Positions) -> float | None:
@@ -64,7 +79,7 @@ def pairs(table: Tensor, positions: Positions) -> Tensor:
     """
     query, key = positions.query, positions.key
     if consecutive(positions):
-        t, s = int(query[0, 0]), int(key[0, 0])
+        t, s = starts(positions)
         return table[..., t : t + query.shape[1], s : s + key.shape[1]][None]
     return table[..., query[:, :, None], key[:, None]].movedim(-3, 0)
 
@@ -124,19 +139,17 @@ class Distances:
         if not positions.delta.numel():
             return cls(torch.zeros(1, dtype=torch.long, device=key.device), positions.delta, shape)
         below = positions.below
-        if torch.compiler.is_compiling() and below is not None and (limit is None or below <= limit):
+        skewed = consecutive(positions)
+        if not skewed and below is not None and (limit is None or below <= limit):
             far = below - 1 if reach is None else min(below - 1, reach)
             values = torch.arange(-far, far + 1, device=key.device)
             return cls(values, positions.delta.clamp(-far, far) + far, shape)
-        skewed = consecutive(positions)
-        # pairs are within a row: rows may be far apart
-        least, most = (
-            (key.min() - query.max(), key.max() - query.min()) if skewed else positions.delta.aminmax()
-        )
-        first = int(least)
         if skewed:
-            least, most = positions.grouped(torch.stack([least, most]))
-        low, high = int(least), int(most)
+            t, s = starts(positions)
+            first = s - (t + shape[0] - 1)
+            low, high = positions.grouped(torch.tensor([first, s + shape[1] - 1 - t])).tolist()
+        else:  # pairs are within a row: rows may be far apart
+            low, high = torch.stack(positions.delta.aminmax()).tolist()
         if limit is not None and max(-low, high) >= limit:
             raise PositionError(
                 f"'{name}' ends at a distance of {limit - 1}; {max(-low, high)} was requested"

@@ -146,8 +146,8 @@ class Fire(PositionBias):
             distances = Distances.of(positions, "fire")
             if not torch.compiler.is_compiling():  # which cannot read the learned limits
                 occurring = torch.cat([positions.query.flatten(), positions.key.flatten()])
-                last = int(occurring.max()) if len(occurring) else 0
-                near = tuple(last <= start for start in (self.multiplier.abs() * self.threshold).tolist())
+                last = occurring.max() if len(occurring) else 0
+                near = tuple((last <= self.multiplier.detach().abs() * self.threshold).tolist())
         state = FireState(positions, distances, near)
         return replace(state, shared=self.block_bias(state, 0)) if len(self.c) == 1 else state
 

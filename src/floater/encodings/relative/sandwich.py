@@ -60,7 +60,7 @@ class Sandwich(PositionBias):
             distances = Distances.of(positions, "sandwich")
             return DistanceBias(distances, self._at(distances.values.abs()))
         distance = positions.delta.abs()
-        if torch.compiler.is_compiling() and positions.below is not None:
+        if positions.below is not None:
             values, index = torch.arange(positions.below, device=distance.device), distance
         else:
             values, index = torch.unique(distance, return_inverse=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import whole_numbers
+from floater.encodings.absolute.tokens import query_ends, whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import at_least_one
 from floater.encodings.context import AttentionContext
@@ -243,7 +243,7 @@ class ConvSPE(StochasticPositions):
         query = whole_numbers(positions, "spe_conv")
         heads, head_dim = self.filters.shape[1:3]
         # noise is drawn in chunks, each from a seed of its own: those before the first query are not needed
-        first, last = (int(query.min()), int(query.max())) if query.numel() else (0, 0)
+        first, last = query_ends(positions)
         skipped = first // _CHUNK
         shape = self.realizations, heads * head_dim, _CHUNK
         chunks = range(skipped, (last + self.kernel - 1) // _CHUNK + 1)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from floater.encodings.absolute.tokens import query_ends
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
@@ -98,6 +99,8 @@ class XPos(PositionModel):
         sin, cos = waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim / 2)
         if torch.compiler.is_compiling() and positions.below is not None:
             far = float(positions.below)
+        elif positions.starts is not None:
+            far = float(query_ends(positions)[1])
         else:
             far = float(query.abs().max()) if query.numel() else 0.0
         largest = far / self.scale_base * math.log((1 + _GAMMA) / _GAMMA)

@@ -187,8 +187,8 @@ def _jumps(form: Formulation, times: Tensor, states: Tensor) -> tuple[Tensor, Te
         none = norms(torch.zeros_like(states[0]))
         return none, none
     gaps = times.diff().unsqueeze(1)
-    of_f, of_p = form.jumps(times, states)
-    return (gaps * of_f).sum(0), (gaps * of_p).sum(0)
+    f_jumps, p_jumps = form.jumps(times, states)
+    return (gaps * f_jumps).sum(0), (gaps * p_jumps).sum(0)
 
 
 def _in_tolerances(length: float, f: Tensor, jumps: Tensor, after: Tensor, rtol: float, atol: float) -> float:
