@@ -154,11 +154,8 @@ def certify(
         spent, work, done = spent + seconds, work + weight, done + weight
         left = max(whole - done, 0.0) * spent / work / 60
         logger.info("%s: %.1f minutes; about %.0f minutes left", unit.key, seconds / 60, left)
-    left = [unit for unit in _units(model, measured, texts, record) if unit.key not in record.results]
-    record.settings["left"] = len(left)
-    write_json(path, asdict(record))
-    left = [unit for unit in _units(model, measured, texts, record) if unit.key not in record.results]
-    record.settings["left"] = len(left)
+    unmeasured = [unit for unit in _units(model, measured, texts, record) if unit.key not in record.results]
+    record.settings["left"] = len(unmeasured)
     write_json(path, asdict(record))
     return record
 
