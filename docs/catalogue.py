@@ -109,6 +109,8 @@ def section(name: str) -> str:
     lines += [f"- does not keep {key}: {why}." for key, why in card.exceptions.items()]
     if card.pair_matrix:
         lines.append(f"- keeps a matrix of all pairs in memory: {card.pair_matrix}.")
+    if card.encoders:
+        lines.append(f"- causal stacks and decoders are beyond the paper, which has {card.encoders}.")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

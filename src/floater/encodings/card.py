@@ -59,6 +59,8 @@ class Card:
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: items of `CONTRACT` that it does not keep, with the reasons.
+        encoders: models of the paper where it has neither causal stacks nor decoders, so that these are
+            beyond it; empty if it has.
         pair_matrix: why attention stores a bias that depends on positions alone as a matrix of all pairs, and
             when if not always; empty if it stores none.
     """
@@ -73,6 +75,7 @@ class Card:
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)
     pair_matrix: str = ""
+    encoders: str = ""
 
     @property
     def published(self) -> str:

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from floater.encodings import PositionError, StackSpec, catalogue, options
+from floater.encodings import PositionError, PositionModel, StackSpec, catalogue, options
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import count, measure
 
@@ -158,6 +158,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         ("Differs from the survey", differs),
         ("Does not keep", exceptions),
         ("Keeps in memory", {"matrix of all pairs": card.pair_matrix} if card.pair_matrix else {}),
+        ("Beyond the paper", _beyond(model)),
     ]
     lines = [f"{name}: {row['paper']}, {row['link']}", *textwrap.wrap(row["summary"], width)]
     for title, pairs in parts:
@@ -200,6 +201,11 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
 
 def _plain(value: Any) -> Any:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+
+
+def _beyond(model: type[PositionModel]) -> dict[str, str]:
+    """Return what the library serves of which the paper of an encoding has none."""
+    return {"causal stacks, decoders": f"the paper has {model.card.encoders}"} if model.card.encoders else {}
 
 
 def _text(value: Any) -> str:
