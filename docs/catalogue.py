@@ -102,6 +102,8 @@ def section(name: str, scores: str) -> str:
     lines += [f"- does not keep {key}: {why}." for key, why in card.exceptions.items()]
     if card.pair_matrix:
         lines.append(f"- keeps a matrix of all pairs in memory: {card.pair_matrix}.")
+    if card.encoders:
+        lines.append(f"- causal stacks and decoders are beyond the paper, which has {card.encoders}.")
     if scores:
         lines.append(
             f"- extrapolates: {scores} (exact match in percent, [how measured](far.md#synthetic-tasks))."

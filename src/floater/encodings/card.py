@@ -62,6 +62,8 @@ class Card:
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: items of `CONTRACT` that it does not keep, with the reasons.
+        encoders: models of the paper where it has neither causal stacks nor decoders, so that these are
+            beyond it; empty if it has.
         structure: structure of the data whose positions it encodes.
         also: addresses of other papers that it builds on.
         bibtex: BibTeX entries of its papers, one field to a line, for an encoding outside of this library.
@@ -79,6 +81,7 @@ class Card:
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)
     pair_matrix: str = ""
+    encoders: str = ""
     structure: Structure = "sequence"
     also: tuple[str, ...] = ()
     bibtex: str = ""

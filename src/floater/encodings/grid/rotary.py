@@ -81,6 +81,7 @@ class AxialRotary(GridRotary):
     card = Card(
         paper="Heo et al. 2024",
         link="https://arxiv.org/abs/2403.13298",
+        encoders="encoders of images",
         point="relative",
         models="Qwen2-VL (images)",
         equation="rotary, pair j of axis a by c_a / 100^{j / n}, c the coordinates, n pairs for an axis",
@@ -127,6 +128,7 @@ class MixedRotary(Precise, GridRotary):
     card = Card(
         paper="Heo et al. 2024",
         link="https://arxiv.org/abs/2403.13298",
+        encoders="encoders of images",
         point="relative",
         models="RoPE-ViT",
         equation="rotary, pair j by w_{j1} y + w_{j2} x, w learned",

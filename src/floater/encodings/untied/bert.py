@@ -39,6 +39,7 @@ class BertA(Learned):
     card = Card(
         paper="Devlin et al. 2019",
         link="https://arxiv.org/abs/1810.04805",
+        encoders="BERT, an encoder",
         point="absolute",
         models="BERT, RoBERTa",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h)",
@@ -74,6 +75,7 @@ class BertR(PositionModel):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
+        encoders="BERT, an encoder",
         point="both",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h) + b_{bucket(s-t)}",
         parameters="t_max * d + buckets * h",
@@ -130,6 +132,7 @@ class BertAD(PositionModel):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
+        encoders="BERT, an encoder",
         point="absolute",
         equation="(x_t W_Q + p_t U_Q) (x_s W_K + p_s U_K) / sqrt(4 d_h)",
         parameters="t_max * d + 2 * d * d",

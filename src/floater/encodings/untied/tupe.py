@@ -54,6 +54,7 @@ class TupeA(PositionBias):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
+        encoders="BERT, an encoder",
         point="absolute",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h))",
         parameters="2 * d * d + t_max * d + 4 * d",
@@ -183,6 +184,7 @@ class TupeR(TupeA):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
+        encoders="BERT, an encoder",
         point="both",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h) + b_{bucket(s-t)})",
         parameters="2 * d * d + t_max * d + 4 * d + buckets * h",

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from floater.encodings import PositionError, StackSpec, catalogue, options
+from floater.encodings import PositionError, PositionModel, StackSpec, catalogue, options
 from floater.encodings.bibliography import Reference
 from floater.encodings.card import CONTRACT
 from floater.encodings.measure import count, measure
@@ -159,6 +159,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         ("Differs from the survey", differs),
         ("Does not keep", exceptions),
         ("Keeps in memory", {"matrix of all pairs": card.pair_matrix} if card.pair_matrix else {}),
+        ("Beyond the paper", _beyond(model)),
     ]
     lines = [f"{name}: {row['paper']}, {row['link']}"]
     lines += textwrap.wrap(f"“{row['title']}”, {row['venue'] or 'preprint'}", width) if row["title"] else []
@@ -199,6 +200,11 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
     entries = section[1] if section else ""
     for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", entries, re.MULTILINE):
         yield key, " ".join(text.split())
+
+
+def _beyond(model: type[PositionModel]) -> dict[str, str]:
+    """Return what the library serves of which the paper of an encoding has none."""
+    return {"causal stacks, decoders": f"the paper has {model.card.encoders}"} if model.card.encoders else {}
 
 
 def _text(value: Any) -> str:
