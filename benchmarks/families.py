@@ -7,12 +7,15 @@ python benchmarks/families.py llama t5  prints the outcomes of some classes
 from __future__ import annotations
 
 import copy
+import csv
 import inspect
+import io
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +29,9 @@ import floater
 import tiny_configs
 from floater.pretrained import ExtendError
 from floater.pretrained.extending.tables import find_tables
-from floater.pretrained.extending.trial import example_inputs
+from floater.pretrained.extending.trial import example_inputs, ordinary_tokens
 
-DOCS = Path(__file__).parents[1] / "docs"
+TABLE = Path(__file__).parents[1] / "docs" / "families.csv"
 LONGER = 96
 """Tokens of the extended models; before, they take at most tiny_configs.LENGTH."""
 
@@ -57,6 +60,7 @@ class Outcome:
         result: "extended", "refused", "failing", "not built", or "no positions".
         reason: kind of positions and method of an extension; reason of a refusal; what failed.
         text: summary or message.
+        version: version of Transformers.
     """
 
     name: str
@@ -64,6 +68,7 @@ class Outcome:
     result: Literal["extended", "refused", "failing", "not built", "no positions"]
     reason: str
     text: str
+    version: str = transformers.__version__
 
 
 def examine(name: str, kind: type[PreTrainedConfig]) -> Outcome:
@@ -80,7 +85,7 @@ def examine(name: str, kind: type[PreTrainedConfig]) -> Outcome:
     try:
         model = tiny_configs.build(kind)
     except Exception as error:  # any error of any model
-        return Outcome(name, "", "not built", type(error).__name__, _line(error))
+        return Outcome(name, "", "not built", _missing(error), _line(error))
     outcome = (name, type(model).__name__)
     if not _has_positions(model):
         return Outcome(*outcome, "no positions", "", "")
@@ -189,10 +194,13 @@ def _output(part: Any, length: int, image: bool, **options: Any) -> Tensor:
     error: Exception | None = None
     for inputs in example_inputs(part, length, image):
         generator = torch.Generator().manual_seed(0)
-        values = {
-            name: torch.randn(value.shape, generator=generator) if _has_fractions(value) else value
-            for name, value in inputs.items()
-        }
+        words = torch.tensor(ordinary_tokens(part.config, 16))
+        values = dict(inputs)
+        for name, value in inputs.items():
+            if _has_fractions(value):
+                values[name] = torch.randn(value.shape, generator=generator)
+            elif name.endswith("input_ids"):  # different words: attention over equal ones has no positions
+                values[name] = words[torch.randint(len(words), value.shape, generator=generator)]
         try:
             with torch.no_grad():
                 output = part(**values, **options)
@@ -203,6 +211,15 @@ def _output(part: Any, length: int, image: bool, **options: Any) -> Tensor:
         result: Tensor = next(filter(_has_fractions, leaves))
         return result
     raise error or TypeError(f"{type(part).__name__} takes neither tokens nor images")
+
+
+def _missing(error: Exception) -> str:
+    """Return why a model cannot be built, in a few words."""
+    library = re.search(r"requires the (\w+) library", str(error))
+    if library:
+        return f"needs {library[1]}"
+    known = {MemoryError: "too large", ModuleNotFoundError: "no model", LookupError: "no model"}
+    return known.get(type(error), f"no tiny configuration: {type(error).__name__}")
 
 
 def _has_fractions(value: Any) -> bool:
@@ -217,12 +234,121 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def page(outcomes: list[Outcome], total: int) -> str:
+    """Return docs/families.md.
+
+    Args:
+        outcomes: outcomes of the classes that were examined.
+        total: number of classes that declare positions.
+    """
+    results = Counter(each.result for each in outcomes)
+    built = [each for each in outcomes if each.result in ("extended", "refused", "failing")]
+    rows = ["| result | classes |", "|---|---:|", f"| extended | {results['extended']} |"]
+    for reason, count in Counter(each.reason for each in built if each.result == "refused").most_common():
+        rows.append(f"| refused: {reason} | {count} |")
+    rows += [f"| **failing** | **{results['failing']}** |", f"| all that were built | {len(built)} |"]
+    kinds = Counter(each.reason for each in built if each.result == "extended")
+    methods = ["| positions, default method | classes |", "|---|---:|"]
+    methods += [f"| {kind} | {count} |" for kind, count in kinds.most_common()]
+    refusals = ["| reason | classes |", "|---|---|"]
+    for reason in dict.fromkeys(each.reason for each in built if each.result == "refused"):
+        names = ", ".join(f"`{each.name}`" for each in built if each.reason == reason)
+        refusals.append(f"| {reason} | {names} |")
+    missing = [f"`{each.name}` ({each.reason})" for each in outcomes if each.result == "not built"]
+    failing = [f"- `{each.name}`: {each.reason} ({each.text})" for each in built if each.result == "failing"]
+    return PAGE.format(
+        version=transformers.__version__,
+        examined="all" if len(outcomes) == total else f"{len(outcomes)} of the",
+        total=total,
+        counts="\n".join(rows),
+        methods="\n".join(methods),
+        refusals="\n".join(refusals),
+        missing=", ".join(missing) or "none",
+        failing="\n".join(failing) or "None fails.",
+    )
+
+
+PAGE = """# Every class of Transformers
+
+`floater.extend` on a tiny random model of configuration classes of Transformers {version} that declare
+positions of tokens or relative biases, themselves or in a part, and of some of images: {examined} {total}.
+
+{counts}
+
+{failing}
+
+`python benchmarks/families.py` writes this page and [families.csv](families.csv), which has the message of
+each class. A model is extended from at most 64 tokens to 96 by the method that is the default for it. The
+extension is right if
+
+- the model computes finite outputs at the new length, and others than without the extension where it runs
+  there,
+- outputs at the old length are those of before, bit for bit, where the summary says so,
+- outputs do not depend on later tokens if they did not before,
+- those of larger images are those of the model's own interpolation,
+- the model that is loaded from its files has the same outputs.
+
+The weights are random: the table shows what runs and what is saved, not how well a model reads longer texts.
+
+## Extended
+
+{methods}
+
+Some that were decided one by one:
+
+- **Whisper** and other recordings with a text decoder: the decoder's table is continued; encoders read
+  recordings of a fixed length. **Encoder-decoders with two tables** get both.
+- **ViT, DINOv2 and SigLIP**: grids of patches are interpolated to larger square images. A model of texts
+  *and* images is extended for texts; extend its vision part for images.
+- **ModernBERT, EuroBERT**, Gemma 3, Olmo 3, Zaya: rotation of the layers that attend to the whole text;
+  layers with a window keep theirs.
+- **Hybrids of Mamba and attention**: Bamba, Granite 4 and Zamba 2 rotate and are extended. Jamba and
+  Nemotron-H have no positions.
+- **GPT-J, CodeGen, CTRL**: their sines and cosines end at the declared length and are continued by their
+  formula.
+- **ESM-2**: its frequencies are weights, and are rescaled as such ("ntk" by default; no method with a
+  temperature).
+- **Falcon with ALiBi**: like BLOOM, by a flow that continues the bias.
+- **T5's kin**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last bucket.
+
+## Refused
+
+{refusals}
+
+Not built here, because a library is missing, there is no class of models, or no small configuration is known:
+{missing}.
+"""
+
+
 def main() -> None:
-    """Print the outcomes of the classes that are named, or write the page of all."""
+    """Examine the classes that are named, or those that the table does not have, and write page and table."""
     transformers.logging.set_verbosity_error()
     kinds = tiny_configs.classes()
-    for name in sys.argv[1:] or kinds:
-        print(examine(name, kinds[name]), flush=True)
+    if unknown := sorted(set(sys.argv[1:]) - kinds.keys()):
+        sys.exit(f"no class that declares positions: {', '.join(unknown)}")
+    outcomes = {each.name: each for each in read() if each.name in kinds}
+    for name in sys.argv[1:] or [name for name in kinds if name not in outcomes]:
+        outcomes[name] = examine(name, kinds[name])
+        print(outcomes[name], flush=True)
+        write([outcomes[name] for name in kinds if name in outcomes], len(kinds))
+
+
+def read() -> list[Outcome]:
+    """Return the outcomes of the table for the installed version."""
+    if not TABLE.exists():
+        return []
+    with TABLE.open(newline="", encoding="utf-8") as lines:
+        return [Outcome(**row) for row in csv.DictReader(lines) if row["version"] == transformers.__version__]
+
+
+def write(outcomes: list[Outcome], total: int) -> None:
+    """Write the page and its table; see `page`."""
+    text = io.StringIO()
+    rows = csv.DictWriter(text, [each.name for each in fields(Outcome)], lineterminator="\n")
+    rows.writeheader()
+    rows.writerows(asdict(each) for each in outcomes)
+    TABLE.write_text(text.getvalue(), encoding="utf-8")
+    TABLE.with_suffix(".md").write_text(page(outcomes, total), encoding="utf-8")
 
 
 if __name__ == "__main__":

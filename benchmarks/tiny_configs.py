@@ -29,7 +29,10 @@ DECLARES = (
     "max_position_embeddings", "n_positions", "max_source_positions", "max_target_positions", "max_seq_len",
     "max_encoder_position_embeddings", "relative_attention_num_buckets", "rope_parameters",
 )  # fmt: skip
-"""Fields by which a configuration declares positions of tokens; `image_size` declares those of patches."""
+"""Fields by which a configuration declares positions of tokens."""
+
+IMAGES = ("vit", "deit", "dinov2", "dinov2_with_registers", "siglip_vision_model", "clip_vision_model")
+"""Classes of images alone that are among `classes`."""
 
 _DIVISORS = ((8, 4), (8, 2), (8, 1), (4, 1), (2, 1), (1, 1))
 """Divisors of the widths of heads, and of the number of heads, in the order in which they are tried."""
@@ -41,7 +44,9 @@ _LENGTHS = re.compile(
 _WINDOWS = re.compile(
     r"(sliding_window(_size)?|attention_window(_size)?|local_attention|attention_chunk_size)$"
 )
-_DEPTHS = re.compile(r"((^|_)(num_)?(hidden_)?layers|^n_layers?|^depth|num_layers_per_stack)$")
+_DEPTHS = re.compile(
+    r"^(?!num_feat)\w*?((^|_)(num_)?(hidden_)?layers|^n_layers?|^depth|num_layers_per_stack)$"
+)
 _HEADS = re.compile(r"((^|_)n?_?heads?(_per_layer)?|num_kv_heads|num_query_groups)$")
 _COMPONENTS = re.compile(r"(head_?dim|d_kv|kv_channels|rotary_dim|lora_rank|mrope_section|d_head)$")
 _EXPERTS = re.compile(r"^(n_routed|num|num_local|moe_num)_experts$")
@@ -74,6 +79,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "num_expert_group": 2, "topk_group": 1,
     },
     "bamba": {"attn_layer_indices": [1]},
+    "blt": {"encoder_hash_byte_group_vocab": 100},
     "bros": {"dim_bbox_projection": 8},
     "chameleon": {"vocabulary_map": {"<image>": 4}},
     "cohere_compass_text": {
@@ -112,6 +118,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "nemotron": {"num_key_value_heads": 4},
     "nemotron3_5_transcribe_word_timestamp": _HEADS_OF_16, "olmo_hybrid": _HEADS_OF_16,
     "paddleocr_vl_text": _SECTIONS, "qwen2_5_omni_talker": _SECTIONS, "qwen2_5_omni_text": _SECTIONS,
+    "perceiver": {"d_latents": 32, "d_model": 32, "num_latents": 8, "num_self_attends_per_block": 1},
+    "pix2struct_text_model": {"initializer_range": 0.02},
     "qwen2_5_vl_text": _SECTIONS, "qwen2_vl_text": _SECTIONS,
     "qwen3_omni_moe_text": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2},
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 16},
@@ -127,23 +135,25 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 def classes() -> dict[str, type[PreTrainedConfig]]:
-    """Return the configuration classes that declare positions, themselves or in a part, by model type."""
+    """Return the configuration classes that declare positions of tokens, or have such a part, by model type.
+
+    Of those of images alone only a few are among them.
+    """
     declaring: dict[str, type[PreTrainedConfig]] = {}
     for name in CONFIG_MAPPING_NAMES:
         try:
             config = CONFIG_MAPPING[name]()
         except Exception:  # it has no defaults
             continue
-        if _declares(config):
+        if _declares(config) or name in IMAGES:
             declaring[name] = type(config)
     return declaring
 
 
 def _declares(config: PreTrainedConfig) -> bool:
-    if any(getattr(config, field, None) is not None for field in (*DECLARES, "image_size")):
+    if any(getattr(config, field, None) is not None for field in DECLARES):
         return True
-    parts = [value for value in vars(config).values() if isinstance(value, PreTrainedConfig)]
-    return any(map(_declares, parts))
+    return any(_declares(value) for value in vars(config).values() if isinstance(value, PreTrainedConfig))
 
 
 def model_class(kind: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
@@ -184,7 +194,9 @@ def build(kind: type[PreTrainedConfig]) -> PreTrainedModel:
         torch.manual_seed(0)
         built = model._from_config(config, experts_implementation="eager")
         for parameter in built.parameters():
-            if parameter.ndim == 2 and parameter.requires_grad:
+            if parameter.ndim in (2, 3) and parameter.requires_grad:
+                nn.init.normal_(parameter, std=0.1)
+            elif parameter.ndim == 1 and not bool(parameter.any()):  # a temperature may start at 0
                 nn.init.normal_(parameter, std=0.1)
     return built.eval()
 

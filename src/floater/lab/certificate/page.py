@@ -16,7 +16,8 @@ from floater.lab.certificate.summary import PLAIN, Claim, choose, claims, share,
 from floater.lab.study import figures
 from floater.lab.study.panels import Panel
 from floater.lab.study.report import render
-from floater.lab.study.tables import EMPTY, Cell, Table
+from floater.lab.study.tables import EMPTY
+from floater.lab.table import Cell, Table
 from floater.lab.training.files import write_whole
 
 PAGE, TABLES = "certificate.html", "certificate.md"
@@ -156,7 +157,7 @@ def figure(record: Record, measured: Sequence[Method]) -> Panel | None:
         svg = figures.svg(drawn, "loss-by-position", "Loss by position, a line for each method")
     trials = len([*record.results_of("loss", PLAIN)])
     note = f"Means over {trials} text{'s' * (trials != 1)} and {width * record.size} positions; shaded: "
-    return Panel("Loss by position", svg, note + "lengths before the extension.")
+    return Panel("Loss by position", svg, note + "lengths before the extension.", "loss-by-position", drawn)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:

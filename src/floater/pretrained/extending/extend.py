@@ -30,16 +30,20 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     linear flow to the table's vectors and continues it (Liu et al. 2020 with h(t, p) = A (p - c)); "repeat",
     "interpolation" and "hierarchical" are known methods without a flow. The first and the last vector are
     special: `special=(1, 1)` gives the numbers of vectors at both ends that are kept and are not continued.
-    Tables of sinusoids (Marian, Pegasus, RoFormer) are continued by their formula, "sinusoid".
+    Tables of sinusoids (Marian, Pegasus, RoFormer, CTRL, GPT-J) are continued by their formula, "sinusoid".
     Except with "interpolation", the outputs of shorter inputs do not change, bit for bit.
 
     **Images** (ViT, DINOv2, SigLIP): `length` is the side of the larger, square image in pixels;
-    "interpolation" is the default.
+    "interpolation" is the default. A model that reads texts, too, is extended for these.
 
     **Rotary positions** (Llama, Mistral, Qwen, Gemma, Phi-3, ModernBERT and others): "yarn", the default, or
     "ntk" if the configuration refuses it, as that of Phi-3 does; "linear", "dynamic", "longrope" and
     "llama3". They are set in the configuration and computed by Transformers; their parameters are options.
-    "dynamic" has the base of a text of `length` tokens. This library adds three methods:
+    "dynamic" has the base of a text of `length` tokens. "clipped" (CoPE, 2026) fades the frequencies that
+    complete no rotation within the old length. "dropped" (DroPE, 2025) drops all rotation; the model must
+    then be trained for a short time. Both are configurations of "longrope", whose factors `search_factors`
+    finds by a text. ESM-2 stores its frequencies as weights; they take "ntk", the default, "linear", "dynamic"
+    and "llama3". This library adds three methods:
 
     - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that
       initially equals the scaling `start="yarn"`, "linear", "ntk" or "dynamic" (that of the paper). All texts
@@ -60,9 +64,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     a text depend on its neighbours and on what follows. Cached keys keep their rotation: these forms turn off
     the cache in generation, and a pass with cached keys of another scale is refused.
 
-    **Biases of distances** (T5, BLOOM, MPT): "flow", a `floater_relative` that is fitted to the trained bias,
-    continues it in texts longer than in training (`trained=` tokens, by default the training length in the
-    configuration or the paper). It is trained on such texts.
+    **Biases of distances** (T5, Switch, BLOOM, MPT, Falcon with ALiBi): "flow", a `floater_relative` that is
+    fitted to the trained bias, continues it in texts longer than in training (`trained=` tokens, by default
+    the training length in the configuration or the paper). It is trained on such texts.
 
     Except for the methods that this library computes ("clex", "self_extend", "log_n" and biases), the result
     is an ordinary model: Transformers loads it from the files of `save_pretrained` without this library. The

@@ -30,8 +30,8 @@ class ModelPositions:
         unread_bodies: other rotary bodies.
         scaling: scaling that the rotary bodies have already; None for none.
         biased: parts of the model that add biases of distances.
-        stored: True if the frequencies of the rotary bodies are weights.
         runners: names of the parts that run on a text or an image alone, with whether they take images.
+        stored: True if the frequencies of the rotary bodies are weights.
     """
 
     kind: Kind

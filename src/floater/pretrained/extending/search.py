@@ -50,11 +50,11 @@ def search_factors(
     """Search the factors of "longrope" by the loss of a text.
 
     The evolutionary search of LongRoPE (Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond 2
-    Million Tokens", section 3) for factors that do not decrease from the fastest frequency to the slowest. It
-    begins with those of linear scaling, NTK and YaRN and their mutations. In each iteration the better half
-    of the population has as many children: mutations, and crossings of two. A mutation draws a factor anew
-    between its neighbours. All positions are scaled; the paper's search also spares the first tokens of a
-    text, which Transformers cannot express.
+    Million Tokens", section 3) for factors that do not decrease from the fastest frequency to the slowest.
+    It begins with those of linear scaling, NTK and YaRN and their mutations. In each iteration the better
+    half of the population has as many children: mutations, and crossings of two. A mutation draws a factor
+    anew between its neighbours. All positions are scaled; the paper's search also spares the first tokens
+    of a text, which Transformers cannot express.
 
     Pass the result to `extend(model, length, "longrope", long_factor=search.factors)`. Search and evaluate on
     different texts: the least of many losses is lower than what another text shows.

@@ -230,7 +230,7 @@ def example_inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, An
             channels = getattr(config, "num_channels", 3)
             yield fixed | {"pixel_values": torch.empty(1, channels, length, length)}
         return
-    ids = torch.full((1, length), _ordinary_token(config))
+    ids = torch.full((1, length), ordinary_tokens(config, 1)[0])
     decoder = {"decoder_input_ids": ids} if "decoder_input_ids" in names else {}
     if "input_ids" in names:
         yield fixed | decoder | {"input_ids": ids}
@@ -243,14 +243,19 @@ def example_inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, An
             yield fixed | {name: torch.empty(1, length, width)}
 
 
-def _ordinary_token(config: Any) -> int:
-    """Return the id of a token that is not special."""
+def ordinary_tokens(config: Any, count: int) -> list[int]:
+    """Return the first ids of tokens that are not special.
+
+    Args:
+        config: configuration of the model that reads them.
+        count: number of ids.
+    """
     special: set[Any] = set()
     for each in (config, config.get_text_config()):
         for name, value in vars(each).items():
             if name.endswith(("token_id", "token_ids", "token_index")):
                 special.update(value if isinstance(value, list | tuple) else [value])
-    return next(word for word in range(len(special) + 1) if word not in special)
+    return [word for word in range(len(special) + count) if word not in special][:count]
 
 
 def _join(*parts: str) -> str:
