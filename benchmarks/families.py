@@ -160,8 +160,10 @@ def _wrong(model: PreTrainedModel, before: PreTrainedModel, summary: Any) -> str
         unextended = None
     if unextended is not None and torch.equal(unextended, result):
         return "the extension has no effect"
-    half = old // 2
-    causal = not summary.by_longest and _close(expected[:, :half], _output(plain, half, image))
+    longer, shorter = (
+        (expected, _output(plain, old // 2, image)) if unextended is None else (unextended, expected)
+    )
+    causal = not summary.by_longest and _close(longer[:, : shorter.shape[1]], shorter)
     if causal and not _close(result[:, :old], short):
         return "outputs depend on later tokens"
     return None if _close(_loaded(model, path, new, image), result) else "outputs differ after loading"

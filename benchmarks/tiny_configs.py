@@ -194,7 +194,9 @@ def build(kind: type[PreTrainedConfig]) -> PreTrainedModel:
         torch.manual_seed(0)
         built = model._from_config(config, experts_implementation="eager")
         for parameter in built.parameters():
-            if (parameter.ndim in (2, 3) and parameter.requires_grad) or (parameter.ndim == 1 and not bool(parameter.any())):
+            if (parameter.ndim in (2, 3) and parameter.requires_grad) or (
+                parameter.ndim == 1 and not bool(parameter.any())
+            ):
                 nn.init.normal_(parameter, std=0.1)
     return built.eval()
 

@@ -42,8 +42,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     "dynamic" has the base of a text of `length` tokens. "clipped" (CoPE, 2026) fades the frequencies that
     complete no rotation within the old length. "dropped" (DroPE, 2025) drops all rotation; the model must
     then be trained for a short time. Both are configurations of "longrope", whose factors `search_factors`
-    finds by a text. ESM-2 stores its frequencies as weights; they take "ntk", the default, "linear", "dynamic"
-    and "llama3". This library adds three methods:
+    finds by a text. ESM-2 stores its frequencies as weights; they take "ntk", the default, "linear",
+    "dynamic" and "llama3". This library adds three methods:
 
     - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that
       initially equals the scaling `start="yarn"`, "linear", "ntk" or "dynamic" (that of the paper). All texts
