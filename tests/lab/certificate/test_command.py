@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from floater.lab.cli import main
 from floater.lab.text.bpe import train_bpe
@@ -113,3 +113,18 @@ def test_gguf_and_other_models_are_refused(folder, capsys):
     config = json.loads(Path("model/config.json").read_text()) | {"architectures": ["LlamaModel"]}
     Path("model/config.json").write_text(json.dumps(config))
     assert "LlamaModel is neither" in refused(capsys, "model", str(ROOM), *words[1:])
+
+
+def test_a_model_whose_table_ends_is_compared_with_its_parts(folder, capsys):
+    """Unextended, it reads the old length alone; its extension reads the new one."""
+    config = json.loads(Path("model/config.json").read_text())
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 128}
+    GPT2LMHeadModel(GPT2Config(vocab_size=config["vocab_size"], **sizes)).save_pretrained("model")
+    words = ["--method", "repeat", "--prove", "text.txt", "--report", "r"]
+    assert main(["extend", "model", "1024", *words]) == 0
+    results = json.loads(Path("r/certificate.json").read_text())["results"]
+    assert "out of range" in results["loss/unextended/1024/0"]["ends"]
+    assert sum(results["loss/unextended/1024/0"]["tokens"]) < 128
+    predicted = 1024 - 2  # the first token is not predicted, and room is kept for an end token
+    assert sum(results["loss/repeat/1024/0"]["tokens"]) == predicted
+    assert "which cannot read 1024 tokens" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Certificates: what an extension to longer inputs costs and brings, measured on the very model."""
 
-from floater.lab.certificate.certify import certify, read_texts
+from floater.lab.certificate.measurements import certify, read_texts
 from floater.lab.certificate.page import write_page
 from floater.lab.certificate.subject import Method, methods, subject
 from floater.lab.certificate.summary import choose
