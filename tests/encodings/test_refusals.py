@@ -102,7 +102,7 @@ OPTIONS = [
     (
         "compose",
         {"models": ["pope", "self_extend"]},
-        "'pope' changes the width .* which 'self_extend' needs",
+        "'pope' reads single components of queries and keys, which 'self_extend' rotates",
     ),
     (
         "compose",

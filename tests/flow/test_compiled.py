@@ -126,8 +126,8 @@ def test_a_copy_is_another_encoder():
 def test_the_state_of_the_solver_serves_compiled_steps(monkeypatch):
     model, selections = encoder(), []
     solver = "floater.flow.collocation.solver"
-    select = __import__(solver, fromlist=["select_mesh"]).select_mesh
-    monkeypatch.setattr(f"{solver}.select_mesh", lambda *a: selections.append(a) or select(*a))
+    select = __import__(solver, fromlist=["choose_edges"]).choose_edges
+    monkeypatch.setattr(f"{solver}.choose_edges", lambda *a: selections.append(a) or select(*a))
     run = whole(model)
     for _ in range(3):
         gradients(model, run(AT, 5))

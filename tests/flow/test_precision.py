@@ -16,7 +16,7 @@ from floater.flow import (
     reference_solve,
     solve,
 )
-from floater.flow.collocation.mesh_selection import select_mesh
+from floater.flow.collocation.mesh_selection import choose_edges
 from floater.flow.precision import full_precision
 
 
@@ -126,9 +126,9 @@ def test_a_mesh_that_single_precision_does_not_give_is_selected_in_double(monkey
     def choose(form, start, begin, end, *tolerances):
         if form.dtype == torch.float32:
             raise FlowDiverged(end, "10000 intervals were not enough")
-        return select_mesh(form, start, begin, end, *tolerances)
+        return choose_edges(form, start, begin, end, *tolerances)
 
     field = SinusoidField(4)
     wanted = solve(field, field.start()[None], torch.tensor([2.0]))
-    monkeypatch.setattr("floater.flow.collocation.solver.select_mesh", choose)
+    monkeypatch.setattr("floater.flow.collocation.solver.choose_edges", choose)
     torch.testing.assert_close(solve(field, field.start()[None], torch.tensor([2.0])), wanted)

@@ -1,7 +1,5 @@
 """The state of a solver: a mesh is kept, checked at every solve, selected anew when it fails."""
 
-from functools import partial
-
 import pytest
 import torch
 from flow_cases import scaled
@@ -17,10 +15,6 @@ from floater.flow import (
     solve,
 )
 from floater.flow.collocation import implicit_gradient, solver
-from floater.flow.collocation.fixed_point import solve_states
-from floater.flow.collocation.formulation import rate
-from floater.flow.collocation.mesh import Mesh
-from floater.flow.collocation.mesh_selection import Selection
 from floater.flow.collocation.plan import Plan
 
 
@@ -41,8 +35,8 @@ def test_a_mesh_selected_for_other_weights_is_not_trusted(factor):
 @pytest.fixture
 def selected(monkeypatch):
     """One entry for each mesh that is selected."""
-    meshes, choose = [], solver.select_mesh
-    monkeypatch.setattr(solver, "select_mesh", lambda *given: (meshes.append(given), choose(*given))[1])
+    meshes, choose = [], solver.choose_edges
+    monkeypatch.setattr(solver, "choose_edges", lambda *given: (meshes.append(given), choose(*given))[1])
     return meshes
 
 
@@ -65,14 +59,7 @@ def test_a_mesh_is_selected_once_kept_and_replaced_when_it_fails(selected):
 
 def test_an_unreachable_tolerance_is_an_error(monkeypatch):
     # A mesh of one interval whatever the field: the estimate must see its true error.
-    def one_interval(form, start, begin, end, *_):
-        mesh = Mesh([begin, end], 1, form.dtype, start.device)
-        with torch.no_grad():
-            states, counts = solve_states(form, mesh, 1e-6, 1e-6)
-            f, velocities = (mesh.at_nodes(at, states) for at in (partial(rate, form), form.velocity))
-        return Selection(mesh.edges, states, f, velocities, counts)
-
-    monkeypatch.setattr(solver, "select_mesh", one_interval)
+    monkeypatch.setattr(solver, "choose_edges", lambda form, start, begin, end, *_: [begin, end])
     field, start, _ = problem(dim=12)
     with pytest.raises((FlowInaccurate, FlowDiverged), match=r"t = 12;"):
         solve(field, start, torch.tensor([12.0]), method="collocation")

@@ -398,6 +398,7 @@ def test_output_that_cannot_be_written_is_named_before_the_work(fails: Says, tra
 
 def test_learned_positions_end(fails: Says, work: Path) -> None:
     learned = ["model.position=learned", "model.max_length=400", "training.eval_strategy='no'"]
+    learned.append("training.eval_steps=null")
     assert (
         main(
             [

@@ -62,7 +62,10 @@ def test_an_encoder_decoder_generates_the_same_with_and_without_a_cache(beams):
     ("changes", "message"),
     [
         ({"halting": 0.9}, "halting is 0.9; adaptive halting is no longer supported, only null is valid"),
-        ({"attention": "sparse"}, "attention is 'sparse'; it must be 'softmax' or 'linear'"),
+        (
+            {"attention": "sparse"},
+            "attention is 'sparse'; it must be one of 'softmax', 'linear'",
+        ),
         (
             {"attention": "linear", "attention_dropout": 0.1},
             "attention_dropout is 0.1; linear attention has no weights to drop",

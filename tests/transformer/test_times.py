@@ -218,8 +218,8 @@ def test_memory_stands_at_the_times_of_its_pass():
 
 def test_random_times_keep_the_plan_of_the_flow(monkeypatch):
     planned = []
-    choose = solver.select_mesh
-    monkeypatch.setattr(solver, "select_mesh", lambda *a: (planned.append(a[3]), choose(*a))[1])
+    choose = solver.choose_edges
+    monkeypatch.setattr(solver, "choose_edges", lambda *a: (planned.append(a[3]), choose(*a))[1])
     model = made(FloaterForCausalLM, "floater", times=times("stretch")).train()
     for length in (5, 9, 30, 7, 32, 11):
         model(tokens(2, length), labels=tokens(2, length)).loss.backward()

@@ -309,7 +309,7 @@ class Positions:
         key, last = (None, None) if 0 in valid.shape else token_indices(valid)
         if key is None:
             return cls.arange(queries, offset=offset, device=mask.device)
-        starts = (offset, 0) if len(key) == 1 and last == length - 1 and queries else None
+        starts = (offset, 0) if last == length - 1 and len(key) == 1 and queries else None
         return cls(query=key[:, offset:], key=key, key_valid=valid)._with_range(length, starts)
 
     @classmethod

@@ -116,7 +116,7 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"models": {"floater": {}}, "blocks": ["first"]}, "trial floater-first-1: model: blocks is 'first'"),
         ({"comparisons": [["none", "x"]]}, "comparisons has 'x', which is no variant; there are: none, "),
         ({"baseline": "sinusoid"}, "baseline 'sinusoid' is no variant; there are: none, sinusoidal"),
-        ({"metric": "BLEU"}, "metric is 'BLEU'; there are: bleu, chrf"),
+        ({"metric": "BLEU"}, "metric is 'BLEU'; did you mean 'bleu'?"),
         ({"metric": "length_ratio"}, "metric is 'length_ratio'; there are: bleu, chrf"),
         ({"metric": "chrf", "short_to_long": {}}, "metric needs tests"),
         ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
@@ -184,7 +184,7 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
             {"tests": {"t": {"source": "x", "referense": "x"}}},
             "test t: unknown key 'referense'; did you mean 'reference'",
         ),
-        ({"tests": {"t": {"source": "x"}}}, "test t: missing required key 'reference'"),
+        ({"tests": {"t": {"source": "x"}}}, "test t: source: there is no file x"),
         (
             {"tests": {"t": {"source": ["x"], "reference": "x"}}},
             r"test t: 'source' must be str | Path, not \['x'\]",

@@ -35,14 +35,12 @@ class Solved(NamedTuple):
     Args:
         mesh: The mesh.
         states: y at the nodes (n, N, rows, width).
-        f: f at the nodes (n, N, rows, width); None if it was not kept.
         velocities: dp/dt at the nodes (n, N, rows, dim).
         edges: p at the edges (n + 1, rows, dim), wide.
     """
 
     mesh: Mesh
     states: Tensor
-    f: Tensor | None
     velocities: Tensor
     edges: Tensor
 
@@ -178,9 +176,7 @@ class _UnitErrors(_Errors):
         smooth = getattr(field, "smooth", None) is not False
         super().__init__(solved, form.dtype, _POINTS if smooth else NODES)
         self._form, self._layers = form, layers_of(field, solved.edges.dtype)
-        self._rates = (
-            solved.mesh.at_nodes(partial(rate, form), solved.states) if solved.f is None else solved.f
-        )
+        self._rates = solved.mesh.at_nodes(partial(rate, form), solved.states)
         to_nodes = gauss_rule(NODES).evaluation(gauss_rule(_NODES).nodes).to(solved.states)
         z = torch.matmul(to_nodes, solved.states.flatten(2))
         self._slopes = form.slopes(z.view(-1, *solved.states.shape[2:]))

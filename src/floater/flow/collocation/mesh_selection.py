@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from floater.flow.collocation import newton
-from floater.flow.collocation.formulation import Formulation, rate
+from floater.flow.collocation.formulation import Formulation
 from floater.flow.collocation.mesh import GUESS_DEGREE
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
 from floater.flow.collocation.state_form import StateForm
@@ -34,24 +33,8 @@ _PART_OF_P = 0.5
 # After each so many trials, and if as many more are to come, an implicit interval longer by this factor tests
 # whether the field is stiff; so many successive trials too short for `MAX_INTERVALS` end the selection.
 _PATIENCE, _LONGER, _LAST = 64, 10.0, 256
-
-
-class Selection(NamedTuple):
-    """A mesh and the solution that its selection computed.
-
-    Args:
-        edges: The edges of n intervals.
-        states: y at the nodes (n, N, rows, width).
-        f: f at the nodes (n, N, rows, width).
-        velocities: dp/dt at the nodes (n, N, rows, dim).
-        iterations: The number of iterations of each interval.
-    """
-
-    edges: list[float]
-    states: Tensor
-    f: Tensor
-    velocities: Tensor
-    iterations: list[int]
+# The iteration contracts by 0.2 or less, so that a change of three tolerances leaves less than one.
+_CHANGE = 3.0
 
 
 class Stiff(RuntimeError):
@@ -73,10 +56,10 @@ class NoMesh(FlowDiverged):
 
 
 @torch.no_grad()
-def select_mesh(
-    form: Formulation, start: Tensor, begin: float, end: float, rtol: float, atol: float, change: float
-) -> Selection:
-    """Select the intervals of a mesh by solving one after the other.
+def choose_edges(
+    form: Formulation, start: Tensor, begin: float, end: float, rtol: float, atol: float
+) -> list[float]:
+    """Choose the edges of a mesh by solving one interval after the other.
 
     The length of an interval is limited by its truncation error, by the rule of step size control
     h_new = 0.9 h (tolerance / error)^(1 / (N + 1)) (Hairer, Norsett, Wanner, "Solving Ordinary Differential
@@ -88,10 +71,9 @@ def select_mesh(
         begin, end: The span of time.
         rtol: Tolerance of a row of the state, relative to the row.
         atol: The least tolerance.
-        change: Change, in tolerances, at which the iterations of an interval end.
 
     Returns:
-        The mesh, with the solution on it.
+        The edges, from begin to end.
 
     Raises:
         FlowDiverged: if intervals vanish or are too many.
@@ -101,7 +83,7 @@ def select_mesh(
     quadrature = rule.quadrature.to(form.start.device, form.dtype)
     left, p, t, length = form.start.detach(), start.detach().to(form.start), begin, min(1.0, end - begin)
     edges, f, before = [begin], None, length
-    short, solution, counts = 0, list[tuple[Tensor, Tensor, Tensor]](), list[int]()
+    short = 0
     for trial in range(MAX_INTERVALS):
         rest = end - t
         many = trial % _PATIENCE == _PATIENCE - 1 and rest > _PATIENCE * length and not form.implicit
@@ -116,32 +98,35 @@ def select_mesh(
             raise NoMesh(t, "a collocation interval vanished", p)
         times = t + step * rule.nodes.to(left)
         if f is None:
-            guess = rate(form, times[:1], left.to(form.dtype)[None]).expand(NODES, *left.shape)
+            guess = _velocity(form, times[:1], left.to(form.dtype)[None]).expand(NODES, *left.shape)
         else:
             ratio = rule.evaluation(1 + step / before * rule.nodes, GUESS_DEGREE).to(f)
             guess = torch.mm(ratio, f.flatten(1)).view_as(f)
-        matrix = step * quadrature
         if form.implicit:
             assert isinstance(form, StateForm)
-            solved, iterations = newton.solve_interval(form, left, times, matrix, guess, rtol, atol)
+            solved, iterations = newton.solve_interval(
+                form, left, times, step * quadrature, guess, rtol, atol
+            )
         else:
-            tolerances = change * rtol, change * atol
-            solved, iterations = _one_interval(form, left, times, step, matrix, guess, *tolerances)
+            solved, iterations = _one_interval(form, left, times, step, quadrature, guess, rtol, atol)
         if solved is None:
             length = _SHRINK * step
             continue
         state = left + step * (rule.weights.to(solved) @ solved.flatten(1)).view_as(left)
-        nodes = left.to(solved) + torch.mm(matrix, solved.flatten(1)).view_as(solved)
+        nodes = left.to(solved) + step * torch.mm(quadrature, solved.flatten(1)).view_as(solved)
         velocities = solved if form.solves_p else form.velocity(times, nodes)
         p_end = p + step * (rule.weights.to(solved) @ velocities.flatten(1)).view_as(p)
         successive = torch.cat((left[None].to(solved), nodes, state[None].to(solved)))
         instants = torch.cat((times.new_tensor([t]), times, times.new_tensor([t + step])))
-        jumps = _jumps(form, instants, successive)
-        error = _in_tolerances(step, solved, jumps[0], state, rtol, atol)
+        gaps = instants.diff().unsqueeze(1)
+        state_jumps, p_jumps = (gaps * x for x in form.jumps(instants, successive))
+        error = _in_tolerances(step, solved, state_jumps.sum(0), state, rtol, atol)
         if not form.solves_p:
             # The state may not depend on p at all, as where W1 = 0. Where it does, its own error is the
             # larger.
-            error = max(error, _PART_OF_P * _in_tolerances(step, velocities, jumps[1], p_end, rtol, atol))
+            error = max(
+                error, _PART_OF_P * _in_tolerances(step, velocities, p_jumps.sum(0), p_end, rtol, atol)
+            )
         if not math.isfinite(error):
             length = _SHRINK * step
             continue
@@ -151,12 +136,9 @@ def select_mesh(
             continue
         left, p, f, before, t = state, p_end, solved, step, t + step
         edges.append(t)
-        solution.append((nodes, solved, velocities))
-        counts.append(iterations)
         if rest - step <= 1e-9 * (end - begin):
             edges[-1] = end
-            at_nodes = [torch.stack([interval[k] for interval in solution]) for k in range(3)]
-            return Selection(edges, at_nodes[0], at_nodes[1], at_nodes[2], counts)
+            return edges
         # Newton's method contracts no better in shorter intervals.
         most = max(1.0, newton.ITERATIONS / iterations) if form.implicit else (ITERATIONS + 1) / iterations
         length = step * min(factor, most)
@@ -181,16 +163,6 @@ def _stiff(
     return _in_tolerances(length, solved, torch.zeros_like(norms(p)), after, rtol, atol) <= 1
 
 
-def _jumps(form: Formulation, times: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the integrals of `Formulation.jumps` over an interval, of f and of dp/dt (rows,)."""
-    if not bool(form.steepest(times, states) > 1):
-        none = norms(torch.zeros_like(states[0]))
-        return none, none
-    gaps = times.diff().unsqueeze(1)
-    f_jumps, p_jumps = form.jumps(times, states)
-    return (gaps * f_jumps).sum(0), (gaps * p_jumps).sum(0)
-
-
 def _in_tolerances(length: float, f: Tensor, jumps: Tensor, after: Tensor, rtol: float, atol: float) -> float:
     """Return the error of an interval, of truncation and of jumps (rows,), in tolerances."""
     truncated = truncation_error(f.new_tensor([length]), f.unsqueeze(0)).squeeze(0)
@@ -207,16 +179,17 @@ def _one_interval(
     rtol: float,
     atol: float,
 ) -> tuple[Tensor | None, int]:
-    """Return f (N, rows, width) at the nodes, None if the iterations do not converge, and their number."""
-    # As in `solve_states`, the part that depends on the time alone is integrated once.
-    drift = form.time_term(times)
-    base = left.to(form.dtype) + torch.mm(quadrature, drift).unsqueeze(1)
-    f, flat = guess - drift.unsqueeze(1), base.flatten(1)
+    """Return velocities (N, rows, width) at the nodes, None if they do not converge, and the iterations."""
+    f, base = guess, left.to(form.dtype)
     for iteration in range(1, 2 * ITERATIONS + 1):
-        state = torch.addmm(flat, quadrature, f.flatten(1)).view_as(f)
-        before, f = f, form.state_term(times, state)
-        if iteration > 1:
-            change = norms(length * (f[-1] - before[-1]))
-            if bool((change < (rtol * norms(state[-1])).clamp(min=atol)).all()):
-                return f + drift.unsqueeze(1), iteration
+        state = base + length * torch.mm(quadrature, f.flatten(1)).view_as(f)
+        after = _velocity(form, times, state)
+        change = length * norms((after - f)[-1])
+        f = after
+        if bool((change < _CHANGE * (rtol * norms(state[-1])).clamp(min=atol)).all()):
+            return f, iteration
     return None, iteration
+
+
+def _velocity(form: Formulation, times: Tensor, states: Tensor) -> Tensor:
+    return form.state_term(times, states) + form.time_term(times).unsqueeze(1)

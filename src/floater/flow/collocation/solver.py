@@ -25,7 +25,7 @@ from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.implicit_gradient import differentiable_velocities
 from floater.flow.collocation.mesh import mesh_of
-from floater.flow.collocation.mesh_selection import NoMesh, Selection, Stiff, select_mesh
+from floater.flow.collocation.mesh_selection import NoMesh, Stiff, choose_edges
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
 from floater.flow.collocation.solution import Solution
@@ -122,22 +122,19 @@ def solve_dense(
         for _ in range(ATTEMPTS):
             if attempt.wide and form.dtype != wide and not form.implicit:
                 form = formulate(field, start, begin, 0.0)
-            selection = None
             try:
                 if plan is None:
                     factor = attempt.safety_factor
-                    span = begin, end, factor * rtol, factor * atol, CHANGE
+                    tolerances = factor * rtol, factor * atol
                     try:
-                        selection = select_mesh(form, start, *span)
+                        edges = choose_edges(form, start, begin, end, *tolerances)
                     except Stiff:
                         form, attempt = form.implicit_form(start), replace(attempt, wide=True)
-                        selection = select_mesh(form, start, *span)
-                    plan = Plan(selection.edges, factor, attempt.wide, implicit=form.implicit)
+                        edges = choose_edges(form, start, begin, end, *tolerances)
+                    plan = Plan(edges, factor, attempt.wide, implicit=form.implicit)
                     state.problem, state.plan = problem, plan
                 counts = plan.forward if attempt.known_iterations else None
-                solution, solved, error, time = _solve_on(
-                    plan, counts, selection, form, start, end, rtol, atol
-                )
+                solution, solved, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
             except FlowDiverged as diverged:
                 outcome, tighter, failure = Outcome.NO_MESH, 1.0, diverged
             except NotConverged as stuck:
@@ -172,14 +169,13 @@ def solve_dense(
 def _solve_on(
     plan: Plan,
     counts: list[int] | None,
-    selection: Selection | None,
     form: Formulation,
     start: Tensor,
     end: float,
     rtol: float,
     atol: float,
 ) -> tuple[Solution, Solved, float, float]:
-    """Solve on the mesh of a plan, unless its selection has just done so.
+    """Solve on the mesh of a plan.
 
     Returns:
         The solution, its values at the nodes, its estimated error in tolerances, and the time around which
@@ -187,13 +183,9 @@ def _solve_on(
     """
     depth = 1 if form.implicit else pipeline_depth(start.device)
     mesh = mesh_of(plan.until(end), depth, form.dtype, start.device)
-    change, f, velocities = CHANGE * plan.safety_factor, None, None
+    change, velocities = CHANGE * plan.safety_factor, None
     with torch.no_grad():
-        if selection is not None:
-            _, states, f, velocities, iterations = selection
-            # A deeper pipeline takes other numbers of iterations, which the next solve counts.
-            plan.forward = iterations if depth == 1 else []
-        elif isinstance(form, StateForm) and form.implicit:
+        if isinstance(form, StateForm) and form.implicit:
             states, velocities = solve_velocities(
                 form, mesh, plan.safety_factor * rtol, plan.safety_factor * atol
             )
@@ -220,7 +212,7 @@ def _solve_on(
     elif steepest > 1:
         errors = errors + unresolved_errors(form, mesh, states, solution.edge_values, rtol, atol)
         error, worst = float(errors.sum(0).max()), float(errors.amax(1).argmax())
-    solved = Solved(mesh, states, f, velocities.detach(), solution.edge_values)
+    solved = Solved(mesh, states, velocities.detach(), solution.edge_values)
     return solution, solved, error, mesh.edges[int(worst) + 1]
 
 

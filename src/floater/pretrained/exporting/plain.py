@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +125,7 @@ def _clex(
             factors = (1 / (scaled.double().cpu() * base)).tolist()
             options = {"long_factor": factors, "attention_factor": factor}
             config.max_position_embeddings = old
-            if reason := rotary.refusal(cast(Any, SimpleNamespace(config=config)), "longrope", new, options):
+            if reason := rotary.refusal(body, "longrope", new, options, config):
                 raise ExportError(f"{type(body).__name__} takes no factors for its frequencies: {reason}")
             rotary.scale(config, "longrope", new, options)
 

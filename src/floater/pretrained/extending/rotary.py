@@ -203,7 +203,9 @@ def rotated(config: Any, rope: Mapping[str, Any]) -> int:
     return int(head * rope.get("partial_rotary_factor", 1.0))
 
 
-def refusal(body: nn.Module, method: str, length: int, options: dict[str, Any]) -> str | None:
+def refusal(
+    body: nn.Module, method: str, length: int, options: dict[str, Any], config: Any = None
+) -> str | None:
     """Return the reason for which the configuration of a body refuses a scaling; None if it accepts it.
 
     Args:
@@ -211,8 +213,9 @@ def refusal(body: nn.Module, method: str, length: int, options: dict[str, Any]) 
         method: name of the method.
         length: number of tokens to support.
         options: options of the method.
+        config: configuration to try; that of the body by default.
     """
-    config: Any = copy.deepcopy(body.config)
+    config = copy.deepcopy(body.config if config is None else config)
     if method in ("ntk", "dynamic") and hasattr(config, _LAYER_BASES):
         return f"its layers have bases of their own, {_LAYER_BASES}"
     scale(config, method, length, options)

@@ -283,7 +283,7 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
     (folder / "one" / "only" / "2.txt").write_text("\n")
     with pytest.raises(DataError, match=r"document only/2\.txt has no word"):
         read_documents(folder / "one")
-    for flow in (["training.save_steps=3"], ["training.save_strategy=epoch"]):
+    for flow in (["training.save_steps=3"], ["training.save_strategy=epoch", "training.save_steps=null"]):
         with pytest.raises(SettingsError, match=r"with flow\.update_every 2 it must be a multiple"):
             load(
                 DocumentsSettings,

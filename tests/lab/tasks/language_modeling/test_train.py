@@ -100,9 +100,8 @@ def test_the_tokens_of_a_step_are_those_that_are_predicted(
         return plain(self, model, inputs, num_items_in_batch)
 
     monkeypatch.setattr(LanguageModelTrainer, "training_step", step)
-    made = settings(
-        folder, "counted", training={"max_steps": None, "num_train_epochs": 1, "save_strategy": "epoch"}
-    )
+    by_epoch = {"max_steps": None, "num_train_epochs": 1, "save_strategy": "epoch", "save_steps": None}
+    made = settings(folder, "counted", training=by_epoch)
     run = train(made)
     assert all(labels == items for labels, items in counted)
     _, tokenizer, _ = load_run(run, "cpu")

@@ -163,7 +163,7 @@ def test_folders(tmp_path: Path, folder: Path, bert: Path, capsys: pytest.Captur
         read_race(tmp_path)
     (tmp_path / "high").mkdir()
     (tmp_path / "high" / "high1.txt").write_text("{")
-    with pytest.raises(DataError, match="line 1, column 1: not JSON"):
+    with pytest.raises(DataError, match="line 1, column 2: not JSON"):
         read_race(tmp_path)
     assert [question.level for question in read_race(folder / "dev")] == ["middle"] * 6 + ["high"] * 6
     config = str(write_config(folder, bert, "new"))

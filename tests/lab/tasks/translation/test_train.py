@@ -101,6 +101,7 @@ def test_validation_does_not_change_the_training(tmp_path: Path, trained: Path, 
 
 def test_epochs_count_validations_and_checkpoints(tmp_path: Path, files: Files) -> None:
     by_epoch = {"max_steps": None, "num_train_epochs": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}
+    by_epoch |= {"eval_steps": None, "save_steps": None}
     run = train(settings(tmp_path, files, "run", training=by_epoch))
     log, steps = read(run / "log.json"), read(run / "result.json")["steps"]
     validations = [entry for entry in log if "eval_bleu" in entry]

@@ -29,8 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help="text or table to translate, to predict or to classify, CoNLL-U, events, or documents; not for "
-        "generated tasks",
+        help="text, table, CoNLL-U, events or documents; not for generated tasks",
     )
     parser.add_argument("--output", metavar="FILE", help="write the translations, tags or labels here")
     add_json(parser)
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     translation.add_argument(
         "--reference",
         metavar="FILE",
-        help="reference translation, line by line, of a source that is no table",
+        help="reference translation of a text, line by line",
     )
     translation.add_argument(
         "--language", metavar="CODE", help="language of the reference (default: of the run)"

@@ -1,6 +1,6 @@
 """Write the stored certificates of docs/certificate/ as pages, and the figure of docs/certificate.md.
 
-    python docs/certificate.py [NAME=REPORT ...]
+    python docs/certificates.py [NAME=REPORT ...]
 
 NAME=REPORT first stores the record in a directory that `floater extend --prove` wrote, without the answers
 to its questions, which quote the texts.
