@@ -95,5 +95,5 @@ def test_a_trial_that_outgrows_its_memory_is_stopped(
         run_trials(made, LocalLauncher(Budget(cores=1, trial_memory=0.05)))
     said = caplog.messages
     assert said[1:] == [f"none-1: failed: {made.trials[0].error.read_text(encoding='utf-8')} (1 of 1 trials)"]
-    assert "budget.trial_memory is 0.05 GiB" in said[0]
+    assert "budget.trial_memory is 0.05 GiB" in said[1]
     assert not is_finished(made.trials[0].run, made.tests)
