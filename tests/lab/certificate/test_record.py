@@ -64,6 +64,16 @@ def test_a_constant_difference_has_an_interval_of_no_width():
     assert [claim.holds for claim in claims(held, A)] == [True, True, None]
 
 
+def test_means_are_over_the_texts_that_every_method_has_read():
+    held = record(plain=(2.0, [5.0] * 8, {}), a=(2.0, [2.1] * 8, {}), b=(2.0, [2.2] * 8, {}))
+    held.results[f"loss/{A}/320/1"] = read([3.0] * 32 + [9.0] * 8)  # a harder text, which B has not read
+    del held.results[f"loss/{B}/320/1"]
+    assert held.common == {0}
+    assert held.loss(A, 256, 320) == pytest.approx(2.1)
+    assert held.ranked([B, A]) == [A, B]
+    assert held.difference(A, PLAIN, 256, 320).value == pytest.approx((2.1 - 5.0 + 9.0 - 5.0) / 2)
+
+
 def test_an_interval_is_that_of_student():
     """Differences of 0.0 and 0.1 in turn: mean 0.05, and t with 15 degrees of freedom times s / 4."""
     held = record(a=(2.0, [2.0, 2.1] * 4, {}))

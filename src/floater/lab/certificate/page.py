@@ -155,7 +155,7 @@ def figure(record: Record, measured: Sequence[Method]) -> Panel | None:
         drawn = figures.lines(series, "position of the token", "loss (nats/token)", (record.old, "before"))
         drawn.axes[0].set_ylim(*_limits([value for _, y in series.values() for value in y]))
         svg = figures.svg(drawn, "loss-by-position", "Loss by position, a line for each method")
-    trials = len([*record.results_of("loss", PLAIN)])
+    trials = len(record.common)
     note = f"Means over {trials} text{'s' * (trials != 1)} and {width * record.size} positions; shaded: "
     return Panel("Loss by position", svg, note + "lengths before the extension.", "loss-by-position", drawn)
 

@@ -47,6 +47,16 @@ class Record:
             ):
                 yield int(trial), result
 
+    @property
+    def common(self) -> set[int]:
+        """Return the texts that every measured method has read: means over different texts do not compare."""
+        texts: dict[str, set[int]] = {}
+        for key, result in self.results.items():
+            kind, name, _, trial = key.split("/")
+            if kind in ("loss", WINDOWS) and "refused" not in result:
+                texts.setdefault(f"{kind}/{name}", set()).add(int(trial))
+        return set.intersection(*texts.values()) if texts else set()
+
     def refused(self, method: Method) -> str | None:
         """Return why a method was refused, if it was."""
         for key, result in self.results.items():
@@ -86,8 +96,9 @@ class Record:
         return {trial: pair for trial, pair in pairs.items() if pair[1].sum()}
 
     def loss(self, method: Method, low: int, high: int, windows: bool = False) -> float | None:
-        """Return the mean loss of the tokens of a range, in nats; None without a result."""
-        pairs = self.losses(method, low, high, windows).values()
+        """Return the mean loss of a range of positions over the `common` texts, in nats; None without any."""
+        common = self.common
+        pairs = [p for trial, p in self.losses(method, low, high, windows).items() if trial in common]
         if not pairs:
             return None
         return float(sum(nats.sum() for nats, _ in pairs) / sum(tokens.sum() for _, tokens in pairs))
