@@ -43,7 +43,8 @@ def plain_model(model: nn.Module) -> Any:
         >>> model = T5EncoderModel(config).eval()
         >>> summary = extend(model, 128, trained=64)
         >>> ids = torch.ones(1, 100, dtype=torch.long)
-        >>> torch.equal(plain_model(model)(ids).last_hidden_state, model(ids).last_hidden_state)
+        >>> with torch.no_grad():
+        ...     torch.equal(plain_model(model)(ids).last_hidden_state, model(ids).last_hidden_state)
         True
     """
     model = inner(model)
