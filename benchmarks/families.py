@@ -52,7 +52,7 @@ REASONS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What `floater.extend` did with a class.
+    """The result of `floater.extend` for a class.
 
     Args:
         name: model type.
@@ -220,8 +220,8 @@ def _missing(error: Exception) -> str:
     library = re.search(r"requires the (\w+) library", str(error))
     if library:
         return f"needs {library[1]}"
-    known = {MemoryError: "too large", ModuleNotFoundError: "no model", LookupError: "no model"}
-    return known.get(type(error), f"no tiny configuration: {type(error).__name__}")
+    reasons = {MemoryError: "too large", ModuleNotFoundError: "no model", LookupError: "no model"}
+    return reasons.get(type(error), f"no tiny configuration: {type(error).__name__}")
 
 
 def _has_fractions(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What an encoding implements so that its times can be computed within a block, from the text."""
+"""Interfaces of encodings whose times a block computes from the text."""
 
 from __future__ import annotations
 

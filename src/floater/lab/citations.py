@@ -1,4 +1,4 @@
-"""What to cite for a run or a study: encodings, data sets, and software, as BibTeX."""
+"""BibTeX entries of the encodings, data sets and software of a run or a study."""
 
 from __future__ import annotations
 

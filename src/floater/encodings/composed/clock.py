@@ -42,7 +42,7 @@ RATES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class ClockState:
-    """What a clock reads beside the text.
+    """The inputs of a clock other than the text.
 
     Args:
         key: positions of the keys, (batch or 1, S); zeros where the clock alone gives the times.

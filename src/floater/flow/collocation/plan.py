@@ -9,7 +9,7 @@ from floater.flow.snapshot import Derived
 
 _USES = 1000
 """Number of solves by one plan. The error estimate detects intervals that have become too long and iterations
-that have become too few, but not intervals that could be longer. A new plan costs half to one more solve,
+that have become too few, but not intervals that could be longer. A new plan costs one to two more solves,
 forward and backward."""
 
 
@@ -60,7 +60,7 @@ class SolverState(Derived):
     """The state of a sequence of similar solves, such as those of one field in training.
 
     Pass the same object to each solve, which reads and updates it. Without one, a solve depends only on its
-    arguments and selects a mesh first, which takes 1.3 to 2.2 times as long in all.
+    arguments and selects a mesh first, which takes 1.9 to 2.7 times as long in all.
 
     Args:
         problem: The conditions of the plan other than the weights, as text that is equal in all processes.

@@ -1,4 +1,4 @@
-"""What a record shows: the claims it supports or refutes, and the method to choose."""
+"""Claims that a record supports or refutes, and the choice of a method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other readers of checkpoints make of rotary parameters, and the configuration that each one reads.
+"""Rotary parameters as other readers of checkpoints understand them, and the configuration for each reader.
 
 The keys are those of the sources of vLLM, SGLang and llama.cpp's converter; the page "Serve it" has a table
 of them with their versions. All three derive the number of tokens from these keys, and they disagree.
