@@ -69,6 +69,20 @@ for version in (None, "5.3.0.dev0", "4.57.1"):
     assert all("5.20 or newer, and 5.3.0.dev0 is installed" in line for line in lines[3:6])
 
 
+def test_the_command_says_that_transformers_is_too_old() -> None:
+    code = """
+import sys, types
+sys.modules["transformers"] = types.ModuleType("transformers")
+sys.modules["transformers"].__version__ = "4.57.1"
+from floater.lab.cli import main
+sys.exit(main(["train", "causal_lm/llama_yarn"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "need Transformers 5.20 or newer, and 4.57.1 is installed" in line
+
+
 def test_the_oldest_transformers_is_that_of_the_extra() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     (requirement,) = project["project"]["optional-dependencies"]["hf"]

@@ -25,4 +25,4 @@ _installed = transformers.__version__
 if tuple(map(int, re.findall(r"\d+", _installed)[:2])) < OLDEST:
     _oldest = ".".join(map(str, OLDEST))
     _message = f"{_NEEDS} {_oldest} or newer, and {_installed} is installed"
-    raise ImportError(f"{_message}; type: {install('hf')}")
+    raise ImportError(f"{_message}; type: {install('hf')}", name="transformers")

@@ -241,6 +241,12 @@ def test_positions_that_do_not_go_on_are_refused():
         model.generate(ids, positions=Positions.packed([[3]]), max_new_tokens=2)
     with pytest.raises(ValueError, match="whole numbers"):
         model.generate(ids, position_ids=torch.rand(1, 4), max_new_tokens=2)
+    for call in (model, model.generate):
+        with pytest.raises(
+            TypeError,
+            match="positions is a Tensor; it must be a Positions; numbers of tokens are position_ids",
+        ):
+            call(ids, positions=torch.arange(4))
     with pytest.raises(ValueError, match="position_ids is 3; it must be a tensor"):
         model.generate(ids, position_ids=3, max_new_tokens=2)
     step = Positions.arange(1, offset=3)

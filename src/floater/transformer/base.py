@@ -120,6 +120,28 @@ def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: T
     return x if factor == 1.0 else x * factor
 
 
+def require_positions(value: object, name: str) -> None:
+    """Refuse an argument that is neither a `Positions` nor None.
+
+    Args:
+        value: the argument.
+        name: its name, for the message.
+
+    Raises:
+        TypeError: if it is something else.
+
+    Example:
+        >>> require_positions(torch.arange(3), "positions")
+        Traceback (most recent call last):
+        TypeError: positions is a Tensor; it must be a Positions; numbers of tokens are position_ids
+    """
+    if value is not None and not isinstance(value, Positions):
+        ids = f"{name.removesuffix('positions')}position_ids"
+        raise TypeError(
+            f"{name} is a {type(value).__name__}; it must be a Positions; numbers of tokens are {ids}"
+        )
+
+
 def token_positions(
     x: Tensor,
     positions: Positions | None,
@@ -142,12 +164,14 @@ def token_positions(
         prefix: prefix of the arguments' names, for the message.
 
     Raises:
+        TypeError: if positions is not a `Positions`.
         ValueError: if both positions and ids are given, or they do not fit.
 
     Example:
         >>> token_positions(torch.zeros(1, 3, 8), None, None).query
         tensor([[0, 1, 2]])
     """
+    require_positions(positions, f"{prefix}positions")
     if positions is not None and position_ids is not None:
         raise ValueError(f"give {prefix}positions or {prefix}position_ids, not both")
     defaults = build_positions(

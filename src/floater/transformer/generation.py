@@ -11,7 +11,7 @@ from transformers import GenerationMixin, PreTrainedModel
 
 from floater.flow import FlowEncoder
 from floater.positions import build_positions, continue_positions
-from floater.transformer.base import cached
+from floater.transformer.base import cached, require_positions
 from floater.transformer.reading import Reading
 
 
@@ -105,10 +105,10 @@ def _replace_position_ids(arguments: dict[str, Any], prefix: str) -> None:
 
     They may be those of more tokens than the mask, which are then no padding.
     """
-    ids = arguments.pop(f"{prefix}position_ids", None)
+    ids, name = arguments.pop(f"{prefix}position_ids", None), f"{prefix}positions"
+    require_positions(arguments.get(name), name)
     if ids is None:
         return
-    name = f"{prefix}positions"
     if arguments.get(name) is not None:
         raise ValueError(f"give {name} or {prefix}position_ids, not both")
     if not isinstance(ids, Tensor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import warnings
@@ -68,11 +69,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         discard(sys.stdout)  # what Python writes at exit
         return 128 + SIGPIPE
-    except ModuleNotFoundError as error:
-        if (error.name or "floater").startswith("floater"):
+    except ImportError as error:
+        if (message := _missing(error)) is None:
             raise
-        extra = _EXTRAS.get(error.name or "", "lab")
-        return _fail(f"this command needs {error.name}, which is not installed; type: {install(extra)}")
+        return _fail(message)
     except OSError as error:
         named = error.filename is not None
         return _fail(f"{error.filename}: {error.strerror}" if named else reason(error))
@@ -81,6 +81,21 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         return _fail(str(error), refused)
     return code
+
+
+def _missing(error: ImportError) -> str | None:
+    """Return what to install where a package is absent or too old, or None for a bug."""
+    package, _, module = (error.name or "floater").partition(".")
+    absent = isinstance(error, ModuleNotFoundError)
+    if package == "transformers" and (module or not absent):
+        try:
+            importlib.import_module("floater._hf")
+        except ImportError as refusal:
+            return str(refusal)
+    if package == "floater" or not absent:
+        return None
+    extra = _EXTRAS.get(package, "lab")
+    return f"this command needs {error.name}, which is not installed; type: {install(extra)}"
 
 
 def _stopped(number: int) -> str:
