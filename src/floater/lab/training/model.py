@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from floater import transformer
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.lab.training.averaging import average
@@ -92,7 +93,11 @@ def configured(kind: Callable[[FloaterConfig], _Model]) -> Callable[[Path], _Mod
         config: type[FloaterConfig] = getattr(kind, "config_class", FloaterConfig)
         if type_ != config.model_type:
             raise DataError(f"{folder} holds a model of type {type_!r}, not {config.model_type!r}")
-        return kind(config.from_pretrained(folder))
+        model = kind(config.from_pretrained(folder))
+        stored, needed = (tree.get("architectures") or [""])[0], type(model).__name__
+        if stored != needed and stored in transformer.__all__:
+            raise DataError(f"{folder} holds a {stored}; this task needs a {needed}")
+        return model
 
     return build
 

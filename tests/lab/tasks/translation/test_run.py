@@ -124,6 +124,12 @@ def test_what_is_no_run_is_refused(tmp_path: Path, trained: Path) -> None:
     ("field", "value", "error", "message"),
     [
         ("model_type", "bert", DataError, "holds a model of type 'bert', not 'floater'"),
+        (
+            "architectures",
+            ["FloaterForCausalLM"],
+            DataError,
+            "a FloaterForCausalLM; this task needs a FloaterForConditionalGeneration",
+        ),
         ("position", "sinusoidal", DataError, "flows.0.* is .* there and absent here"),
         ("position", "learned", DataError, "does not fit"),
         ("position", "floatr", PositionError, "did you mean 'floater'"),
