@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -48,6 +48,8 @@ REASONS = {
     "several grids of patches": "grids of patches",
 }
 """Reasons of refusals, by a pattern of the message."""
+
+DIFFERS = "outputs differ after loading"
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,9 @@ def examine(name: str, kind: type[PreTrainedConfig]) -> Outcome:
         return Outcome(*outcome, "refused" if reason else "failing", reason or "unknown refusal", text)
     except Exception as error:  # any error of any model
         return Outcome(*outcome, "failing", type(error).__name__, _line(error))
-    try:
-        wrong = _wrong(model, before, summary)
-    except Exception as error:  # any error of any model
-        wrong = f"{type(error).__name__}: {_line(error)}"
-    if wrong:
+    if wrong := _fault(_wrong, model, before, summary):
+        if wrong == _fault(_wrong_before, before, summary):
+            return Outcome(*outcome, "not built", f"not extended it fails, too: {wrong}", str(summary))
         return Outcome(*outcome, "failing", wrong, str(summary))
     return Outcome(*outcome, "extended", f"{summary.positions}, {summary.method}", str(summary))
 
@@ -150,7 +150,7 @@ def _wrong(model: PreTrainedModel, before: PreTrainedModel, summary: Any) -> str
             expected = _output(plain, new, image, interpolate_pos_encoding=True)
             if not _close(result, expected):
                 return "outputs are not those of the model's interpolation"
-        return None if _close(_loaded(model, path, new, image), result) else "outputs differ after loading"
+        return None if _close(_loaded(model, path, new, image), result) else DIFFERS
     short, expected = _output(part, old, image), _output(plain, old, image)
     if summary.unchanged and not torch.equal(short, expected):
         return f"outputs at the old length differ by {float((short - expected).abs().max()):.2g}"
@@ -166,7 +166,23 @@ def _wrong(model: PreTrainedModel, before: PreTrainedModel, summary: Any) -> str
     causal = not summary.by_longest and _close(longer[:, : shorter.shape[1]], shorter)
     if causal and not _close(result[:, :old], short):
         return "outputs depend on later tokens"
-    return None if _close(_loaded(model, path, new, image), result) else "outputs differ after loading"
+    return None if _close(_loaded(model, path, new, image), result) else DIFFERS
+
+
+def _wrong_before(model: PreTrainedModel, summary: Any) -> str | None:
+    """Return what is wrong with a model that is not extended when it is loaded from its files."""
+    image, old = summary.positions == "image", summary.old
+    path = _runner(model, old, image)
+    result = _output(model.get_submodule(path), old, image)
+    return None if _close(_loaded(model, path, old, image), result) else DIFFERS
+
+
+def _fault(check: Callable[..., str | None], *arguments: Any) -> str | None:
+    """Return what a check reports, or its error."""
+    try:
+        return check(*arguments)
+    except Exception as error:  # any error of any model
+        return f"{type(error).__name__}: {_line(error)}"
 
 
 def _loaded(model: PreTrainedModel, path: str, length: int, image: bool) -> Tensor:

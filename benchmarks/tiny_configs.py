@@ -109,6 +109,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "granitemoehybrid": {
         "position_embedding_type": "rope", "layer_types": ["linear_attention", "full_attention"],
     },
+    "kimi_k25": {"projection_hidden_size": 32}, "kimi_k25_vision": {"hidden_size": 32},  # heads of 8
     "layoutlmv3": {"coordinate_size": 4, "shape_size": 4},
     "mimi": {"upsample_groups": 16}, "pocket_tts_audio_tokenizer": {"upsample_groups": 16},
     "mobilebert": {

@@ -76,6 +76,22 @@ def test_an_extension_without_effect_and_one_that_is_lost_are_failures(
         assert (outcome.result, outcome.reason) == ("failing", reason)
 
 
+def test_a_model_that_does_not_load_without_an_extension_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+    from transformers import CONFIG_MAPPING
+
+    import families
+
+    monkeypatch.setattr(families, "_loaded", lambda *_: torch.zeros(1))
+    outcome = families.examine("llama", type(CONFIG_MAPPING["llama"]()))
+    assert (outcome.result, outcome.reason) == (
+        "not built",
+        f"not extended it fails, too: {families.DIFFERS}",
+    )
+
+
 def test_the_published_table_has_no_failure() -> None:
     with TABLE.open(newline="", encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))

@@ -186,6 +186,20 @@ def test_parts_that_read_the_factor_once_have_that_of_the_new_one(tmp_path: Path
     torch.testing.assert_close(logits(again, 200), logits(model, 200), rtol=1e-5, atol=1e-5)
 
 
+def test_a_decoder_rotates_like_the_encoder_whose_keys_it_reads() -> None:
+    """DiffusionGemma has rotary parts in both, by the configuration of the encoder's text model."""
+    from transformers import DiffusionGemmaConfig
+
+    import tiny_configs
+
+    model: Any = tiny_configs.build(DiffusionGemmaConfig)
+    before = model.decoder.rotary_emb.full_attention_inv_freq.clone()
+    assert floater.extend(model, 128).method == "proportional"
+    frequencies = model.encoder.language_model.rotary_emb.full_attention_inv_freq
+    torch.testing.assert_close(frequencies, before / 2)
+    assert torch.equal(model.decoder.rotary_emb.full_attention_inv_freq, frequencies)
+
+
 def test_checkpoints_of_qwen_declare_the_length_before_their_scaling() -> None:
     """Factor 4 of 32 tokens makes 128; the configuration says 32."""
     rope = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 32}

@@ -47,10 +47,16 @@ def extend_rotary(
         for body in bodies:
             native.widen(body.config, length)
             rotary.rebuild(body, changed=method != "longrope")
+        rotary.rebuild_elsewhere(model, bodies)
         return _finish(model, bodies, settings, unchanged=False)
     for body in bodies:
         _check_body(body, length, method, options)
     if method in INSTALLED:
+        if others := rotary.parts_elsewhere(model, bodies):
+            raise ExtendError(
+                f"'{others[0]}' of {type(model).__name__} rotates by the same configuration as "
+                f"{type(bodies[0]).__name__}; {method!r} cannot change it, use a method of the configuration"
+            )
         install(model, settings)
         for body in bodies:
             native.state_factor(body.config)
@@ -59,6 +65,7 @@ def extend_rotary(
         for body in bodies:
             rotary.scale(body.config, method, length, options)
             rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
+        rotary.rebuild_elsewhere(model, bodies)
     unchanged = method in ("self_extend", "log_n") or follows_length(settings)
     return _finish(model, bodies, settings, unchanged=unchanged)
 

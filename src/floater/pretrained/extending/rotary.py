@@ -251,6 +251,32 @@ def rebuild(body: PreTrainedModel, *, changed: bool) -> None:
         raise ExtendError(f"the scaling leaves every frequency of {type(body).__name__} as it is")
 
 
+def parts_elsewhere(model: nn.Module, bodies: list[PreTrainedModel]) -> list[str]:
+    """Return the names of the rotary parts outside bodies that are built from the bodies' configurations.
+
+    The decoder of DiffusionGemma rotates by the configuration of the encoder, whose keys it reads.
+
+    Args:
+        model: model that contains the bodies.
+        bodies: some of its `rotary_bodies`.
+    """
+    inside = {body.get_submodule(name) for body in bodies for name in rotary_parts(body)}
+    return [
+        name
+        for name, part in model.named_modules()
+        if _rotates(part)
+        and part not in inside
+        and any(getattr(part, "config", None) is body.config for body in bodies)
+    ]
+
+
+def rebuild_elsewhere(model: nn.Module, bodies: list[PreTrainedModel]) -> None:
+    """Rebuild the `parts_elsewhere`, which would have other frequencies when the model is loaded again."""
+    for name in parts_elsewhere(model, bodies):
+        part: Any = model.get_submodule(name)
+        model.set_submodule(name, type(part)(part.config).to(next(part.buffers()).device))
+
+
 def _part_config(config: Any, part: Any) -> Any:
     """Return the configuration of a rotary part by that of its body; some layers have their own bases."""
     if not hasattr(config, _LAYER_BASES):
