@@ -166,27 +166,6 @@ def test_rows_that_were_changed_otherwise_are_refused() -> None:
         model(zoo.text(1, 1), past_key_values=cache)
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 3}, {"assisted": True}])
-@pytest.mark.parametrize(("name", "method", "extension"), CASES[:5])
-def test_search_and_assisted_decoding(
-    name: str, method: str | None, extension: dict[str, Any], options: dict[str, Any]
-) -> None:
-    """Beams reorder the cache and assistants crop it; what they write is as good as without a cache."""
-    model = extended(name, method, extension)
-    model.generation_config.eos_token_id = None
-    if "assisted" in options:
-        assistant = extended(name, method, extension)
-        for parameter in assistant.parameters():  # so that some of its tokens are wrong
-            parameter.data += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
-        assistant.generation_config.eos_token_id = None
-        options = {"assistant_model": assistant}
-    prompt = zoo.text(1, 30).repeat(1, 2)[:, :58]  # which repeats itself, for prompt lookup
-    common = {"max_new_tokens": 12, "do_sample": False}
-    beams = {key: value for key, value in options.items() if key == "num_beams"}
-    expected = model.generate(prompt, **common, **beams, use_cache=False)
-    assert torch.equal(model.generate(prompt, **common, **options), expected)
-
-
 def test_caches_of_encoders_and_decoders() -> None:
     """Moonshine's decoder is rotated; its cache is inside of one with the keys of cross-attention."""
     torch.manual_seed(0)

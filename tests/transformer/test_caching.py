@@ -108,7 +108,9 @@ def generate(model, beams, **changes):
 @pytest.mark.parametrize("cls", [FloaterForConditionalGeneration, FloaterForCausalLM])
 def test_generation_with_and_without_a_cache_agree(case, beams, cls):
     model = made(cls, case)
-    assert torch.equal(generate(model, beams), generate(model, beams, use_cache=False))
+    expected = generate(model, beams, use_cache=False)
+    assert torch.equal(generate(model, beams), expected)
+    assert torch.equal(generate(model, beams, cache_implementation="static"), expected)
 
 
 def test_a_flow_with_kinks_generates_alike_with_and_without_a_cache():
@@ -188,13 +190,21 @@ def test_reference_decoding_by_hand():
     assert int(target.max()) < VOCABULARY
 
 
-def test_a_static_cache_is_refused():
-    model = made(FloaterForCausalLM)
-    cache = StaticCache(config=model.config, max_cache_len=32)
-    with pytest.raises(ValueError, match=r"fixed length \(StaticCache\)"):
-        model(tokens(1, 4), past_key_values=cache)
-    with pytest.raises(ValueError, match=r"fixed length \(StaticCache\)"):
-        generate(model, 1, cache_implementation="static")
+@EVERY
+@torch.no_grad()
+def test_a_static_cache_serves_one_text_after_another(case):
+    """Steps of several tokens, padding on the left; the slots still hold a longer text's keys."""
+    model = made(FloaterForCausalLM, case)
+    cache = StaticCache(config=model.config, max_cache_len=16)
+    model(tokens(2, 13, seed=1), past_key_values=cache)
+    cache.reset()
+    ids, mask = tokens(2, 9), torch.tensor([[1] * 9, [0] * 3 + [1] * 6])
+    whole = model(ids, attention_mask=mask).logits
+    parts = [
+        model(ids[:, step], attention_mask=mask[:, : step.stop], past_key_values=cache).logits
+        for step in steps(9, 4)
+    ]
+    torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], **CLOSE)
 
 
 def test_a_mask_that_does_not_cover_the_cached_tokens_is_refused():

@@ -120,7 +120,8 @@ class Attention(nn.Module):
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
         if cache is not None:
-            k, v = cache.update(k, v, layer)
+            filled = int(cache.get_seq_length(layer)) + k.shape[2]
+            k, v = (slots[:, :, :filled] for slots in cache.update(k, v, layer))  # StaticCache has more
         return self._call(position, context, q, k, v, key_valid, sharpen)
 
     def _call(

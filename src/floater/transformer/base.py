@@ -76,21 +76,11 @@ def bidirectional(config: FloaterConfig) -> FloaterConfig:
 def cached(cache: Cache | None) -> int:
     """Return the number of tokens that a cache holds.
 
-    Raises:
-        ValueError: if its length is fixed: attention here runs over every slot, filled or not.
-
     Example:
         >>> cached(None)
         0
     """
-    if cache is None:
-        return 0
-    if cache.is_compileable:
-        raise ValueError(
-            f"a cache of fixed length ({type(cache).__name__}) is not supported; valid: DynamicCache, "
-            "and EncoderDecoderCache of two of them"
-        )
-    return int(cache.get_seq_length())
+    return 0 if cache is None else int(cache.get_seq_length())
 
 
 def embed(recipe: Recipe, embedding: nn.Embedding, ids: Tensor | None, embeds: Tensor | None) -> Tensor:

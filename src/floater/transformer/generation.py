@@ -78,6 +78,14 @@ class FloaterGenerationMixin(GenerationMixin):
             inputs[name] = continue_positions(positions, length, queries, mask=mask)
         return inputs
 
+    @staticmethod
+    def create_masks_for_generate(*, attention_mask: Tensor | None, **kwargs: Any) -> Tensor | None:
+        """Return the mask as it is: one of pairs, as a StaticCache gets it, would not show the positions."""
+        return attention_mask
+
+    def _valid_auto_compile_criteria(self, *args: Any, **kwargs: Any) -> bool:
+        return False  # the filled slots of a StaticCache grow, and code would be compiled for each number
+
     def _expand_inputs_for_generation(
         self,
         expand_size: int = 1,

@@ -101,8 +101,8 @@ class FloaterModel(FloaterPreTrainedModel):
 
         Raises:
             ValueError: if not exactly one of ids and embeddings is given, the mask or the positions do not
-                fit, the cache has a fixed length, there are a cache or positions besides a memory, or weights
-                are requested that the attention does not compute.
+                fit, there are a cache or positions besides a memory, or weights are requested that the
+                attention does not compute.
             PositionError: if the position model does not support a memory.
             TypeError: if an argument would be ignored.
         """

@@ -254,8 +254,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             `auxiliary_loss`, a part of `loss`, if there are labels or the model trains.
 
         Raises:
-            ValueError: if there is no target, a mask or the positions do not fit, or the cache has a fixed
-                length.
+            ValueError: if there is no target, or a mask or the positions do not fit.
             TypeError: if an argument would be ignored.
         """
         refuse(self, kwargs)
