@@ -51,6 +51,7 @@ format: .venv/installed
 
 docs: .venv/installed
 	$(BIN)/python docs/catalogue.py
+	$(BIN)/python docs/concepts.py
 	$(BIN)/python docs/far.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -121,7 +121,7 @@ class Floater(PositionModel):
         paper="Liu et al. 2020",
         link="https://arxiv.org/abs/2003.09229",
         point="absolute",
-        equation="W x_t + b + b(t); db/dt = W2 s(W1 b + u1 t + b1) + u2 t + b2",
+        equation="W x_t + b + b(t); db/dt = W2 tanh(W1 b + u1 t + b1) + u2 t + b2",
         parameters="2 * d * (d + 2) + 3 * l * d",
         survey=SurveyRow(
             "APE",

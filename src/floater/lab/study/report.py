@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floater.encodings import catalogue
+from floater.encodings import options as default_options
+from floater.encodings.composed.compose import Compose
+from floater.encodings.composed.parts import Composite, Named, named
 from floater.lab.citations import citation, study_trees
 from floater.lab.settings import dump
 from floater.lab.study import figures, panels, short_to_long, summary, tables
@@ -182,11 +185,28 @@ def _equations(results: Results) -> list[tuple[str, str, str, str, str]]:
     for variant in results.grid.variants:
         if not variant.position:  # the task trains a checkpoint
             continue
-        card = encodings[variant.position].card
-        options = ", ".join(f"{name}={value}" for name, value in variant.options.items())
         start = "" if variant.start is None else f", started from {variant.start}"
-        equations.append((variant.name, f"{variant.position}({options})", start, card.equation, card.paper))
+        for name, options in _acting(variant.position, variant.options):
+            card = encodings[name].card
+            listed = ", ".join(f"{key}={value}" for key, value in options.items())
+            equations.append((variant.name, f"{name}({listed})", start, card.equation, card.paper))
     return equations
+
+
+def _acting(name: str, options: Mapping[str, Any]) -> Iterator[Named]:
+    """Yield the encodings that act in a variant: of a combination its parts, and itself if it chooses blocks.
+
+    Example:
+        >>> parts = ["alibi", {"name": "mix", "other": "rotary"}]
+        >>> [name for name, _ in _acting("compose", {"models": parts})]
+        ['alibi', 'mix', 'rotary', 'rotary']
+    """
+    encoding = catalogue()[name]
+    if encoding is not Compose:
+        yield name, dict(options)
+    if issubclass(encoding, Composite):
+        for part in map(named, encoding.named_parts(default_options(name) | dict(options))):
+            yield from _acting(*part)
 
 
 def _versions(results: Results) -> dict[str, list[str]]:
