@@ -55,6 +55,7 @@ docs: .venv/installed
 	$(BIN)/python docs/far.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open site/index.html in a browser; search works without a server."
 
 # The stored reports of docs/results/, in today's layout, from the numbers stored there; minutes.
 reports: .venv/installed

@@ -109,3 +109,37 @@ def test_what_people_look_for_is_one_click_from_the_front_page(site: Path, page_
     assert page_name in {urldefrag(link).url for link in re.findall(r'href="?([^"\s>]+)', body)}
     plain = re.sub(r"<[^>]+>", "", (site / page_name).read_text(encoding="utf-8"))
     assert said.lower() in plain.lower()
+
+
+@pytest.mark.parametrize(
+    ("words", "page_name"),
+    [
+        ("classification", "howto/classify.html"),
+        ("CSV", "howto/own-data.html"),
+        ("fine-tune", "howto/classify.html"),
+        ("long documents", "howto/classify.html"),
+    ],
+)
+def test_search_works_on_files_without_a_server(
+    page: browser.Page, site: Path, words: str, page_name: str
+) -> None:
+    page.open(site / "tutorials" / "plug.html")
+    page.ask("document.querySelector('[data-md-component=search-query]').focus()")  # loads the index
+    meta = "document.querySelector('.md-search-result__meta').innerText"
+    page.wait(f"!{meta}.includes('Initializing')")
+    page.ask(
+        f"(field => {{ field.value = {words!r}; field.dispatchEvent(new Event('keyup')) }})"
+        "(document.querySelector('[data-md-component=search-query]'))"
+    )
+    page.wait(f"{meta}.includes('matching')")
+    links = page.ask("[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)")
+    assert (site / page_name).as_uri() in {urldefrag(link).url for link in links}
+    assert page.errors == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
+
+
+def test_a_page_links_the_previous_and_the_next(site: Path) -> None:
+    text = (site / "tutorials" / "plug.html").read_text(encoding="utf-8")
+    footer = text[text.index("<footer") :]
+    before, after = re.findall(r'href="?([\w./-]+\.html)', footer)[:2]
+    assert before != after == "extend.html"

@@ -73,6 +73,13 @@ class Page:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def wait(self, condition: str) -> None:
+        """Return when an expression on the page is true."""
+        until = time.monotonic() + PATIENCE
+        while not self.ask(f"Boolean({condition})"):
+            assert time.monotonic() < until, f"not within {PATIENCE} s: {condition}"
+            time.sleep(0.05)
+
     def picture(self, path: Path, *, whole: bool = True) -> None:
         """Write a PNG of the page."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
