@@ -33,6 +33,10 @@ its Table 2. `floater models --format markdown` prints this table, with filters 
 - recurring: acts in every block.
 - unbound: serves four times the training length and distinguishes positions (or distances) there. An encoding
   that clips distances is not unbound: it serves any length, but does not distinguish longer distances.
+- beyond: what is defined at four times the training length, by one test of every encoding; it does not say
+  how good that is. Refused: an error. Alike: positions (or distances) past the training length are not
+  distinguished. Untrained: they are, by parameters that texts of the training length do not reach, such as
+  rows of a table. Continued: by a formula, or by parameters that such texts train.
 - kernel: SDPA is PyTorch's `scaled_dot_product_attention`; "SDPA, bias" the same with an added mask or bias;
   "flex" through FlexAttention on a GPU with `attn_implementation="flex_attention"`; "own" computes the
   attention matrix in plain PyTorch. On a CPU, attention in tiles computes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 from floater.structures import trees
 
+Beyond = Literal["refused", "alike", "untrained", "continued"]
 APE = ("embed", "block", "inputs")
 MAM = ("projection_bias", "qkv", "scale", "bias", "logits", "weights", "mask", "value_bias")
 _SPEC = StackSpec(dim=16, heads=2, layers=3, max_length=48)
@@ -35,6 +36,10 @@ class Measured:
         recurring: whether it acts in every block.
         unbound: whether it serves four times max_length and distinguishes positions (relative models:
             distances) past max_length.
+        beyond: what it does at four times max_length: "refused", an error; "alike", positions (relative
+            models: distances) past max_length are not distinguished; "untrained", they are by parameters that
+            texts of max_length do not reach, such as rows of a table; "continued", they are by a formula or
+            by parameters that such texts train. That says what is defined, not that it is any good there.
         relative: whether attention is the same when every position shifts by the same amount.
         kernel: see `kernel`.
     """
@@ -43,6 +48,7 @@ class Measured:
     learnable: bool
     recurring: bool
     unbound: bool
+    beyond: Beyond
     relative: bool
     kernel: str
 
@@ -143,8 +149,8 @@ def measure(name: str) -> Measured:
 
     Example:
         >>> measure("sinusoidal")
-        Measured(injection='APE', learnable=False, recurring=False, unbound=True, relative=False, \
-kernel='SDPA')
+        Measured(injection='APE', learnable=False, recurring=False, unbound=True, \
+beyond='continued', relative=False, kernel='SDPA')
     """
     model_class = catalogue()[name]
     with torch.random.fork_rng(devices=[]):
@@ -155,11 +161,13 @@ kernel='SDPA')
             if not bool(parameter.any()):  # parameters that start at zero would have no effect
                 nn.init.normal_(parameter, std=0.1)
         x = torch.randn(1, 20, _SPEC.dim, dtype=torch.float64)
+    continues = beyond(model)
     return Measured(
         injection(model),
         learnable,
         _recurring(model, x),
-        _unbound(model, x),
+        continues in ("untrained", "continued"),
+        continues,
         _relative(model, x),
         kernel(model),
     )
@@ -223,12 +231,23 @@ def _recurring(model: PositionModel, x: Tensor) -> bool:
     return first and all(acts(layer) for layer in range(1, model.spec.layers))
 
 
-def _unbound(model: PositionModel, x: Tensor) -> bool:
-    length = 4 * _LENGTH
+@torch.no_grad()
+def beyond(model: PositionModel) -> Beyond:
+    """Return what a model does at four times its training length; see `Measured`.
+
+    Example:
+        >>> [beyond(catalogue()[name](_SPEC).double()) for name in ("learned", "shaw", "alibi")]
+        ['refused', 'alike', 'continued']
+        >>> beyond(catalogue()["t5"](_SPEC, max_distance=1024).double())  # buckets past 48 tokens
+        'untrained'
+    """
+    x = torch.randn(model.spec.dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    words = x.expand(1, 4 * _LENGTH, -1)
     try:
-        blocks = respond(model, positions_for(model, length), x[:, :1].expand(-1, length, -1))
+        with torch.enable_grad():
+            blocks = respond(model, positions_for(model, 4 * _LENGTH), words)
     except PositionError:
-        return False
+        return "refused"
     one, two = 3 * _LENGTH, 7 * _LENGTH // 2  # from position 1, since 0 may be [CLS]
 
     def apart(attended: Attended) -> bool:
@@ -237,7 +256,27 @@ def _unbound(model: PositionModel, x: Tensor) -> bool:
         far = (logits[..., 1, one], logits[..., 1, two]), (logits[..., one, 1], logits[..., two, 1])
         return any(not torch.allclose(a, b, rtol=0, atol=1e-6) for a, b in (*rows, *far))
 
-    return any(map(apart, blocks))
+    if not any(map(apart, blocks)):
+        return "alike"
+    with torch.enable_grad():
+        short = respond(model, positions_for(model, _LENGTH), words[:, :_LENGTH])
+        reached = zip(_reached(model, blocks), _reached(model, short), strict=True)
+    return "untrained" if any(bool((far & ~near).any()) for far, near in reached) else "continued"
+
+
+def _reached(model: PositionModel, blocks: list[Attended]) -> list[Tensor]:
+    """Return which entries of each parameter the logits of attention and what enters them depend on."""
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    outputs = [y for block in blocks for y in (block.x, block.q, block.k, block.v, block.logits)]
+    visible = [y.masked_fill(~y.isfinite(), 0.0) for y in outputs]
+    total = torch.stack([(y * torch.linspace(1, 2, y.shape[-1])).sum() for y in visible]).sum()
+    if not weights or not total.requires_grad:
+        return []
+    grads = torch.autograd.grad(total, weights, allow_unused=True)
+    return [
+        torch.zeros_like(weight, dtype=torch.bool) if grad is None else grad != 0
+        for weight, grad in zip(weights, grads, strict=True)
+    ]
 
 
 def _relative(model: PositionModel, x: Tensor) -> bool:

@@ -24,7 +24,7 @@ TEXT = (
 )
 PAGE = (
     *("name", "paper", "published", "structure", "point", "injection", "learnable", "recurring", "unbound"),
-    *("kernel", "cache", "models", "formula", "parameters"),
+    *("beyond", "kernel", "cache", "models", "formula", "parameters"),
 )
 """Columns of the table as text, of which those are shown that fit, and in Markdown and LaTeX."""
 
@@ -62,6 +62,7 @@ def columns(name: str, spec: StackSpec) -> dict[str, Any]:
         "learnable": measured.learnable,
         "recurring": measured.recurring,
         "unbound": measured.unbound,
+        "beyond": measured.beyond,
         "kernel": measured.kernel,
         "cache": "cache" not in card.exceptions,
         "parameters": parameters,
@@ -138,7 +139,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
     facts = {
         "equation": card.equation,
         **{key: _text(row[key]) for key in ("published", "structure", "point", "injection", "learnable")},
-        **{key: _text(row[key]) for key in ("recurring", "unbound", "kernel", "cache")},
+        **{key: _text(row[key]) for key in ("recurring", "unbound", "beyond", "kernel", "cache")},
         **({"models": card.models} if card.models else {}),
         "parameters": number if row["formula"] == "0" else f"{row['formula']} = {number}",
         "sites": ", ".join(model.sites),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from floater.errors import DataError
 from floater.lab.training import smoothed_cross_entropy
+from floater.positions import Positions
 from floater.transformer import FloaterForCausalLM
 
 
@@ -33,8 +34,17 @@ def check_causal(model: FloaterForCausalLM) -> None:
     Raises:
         DataError: if the outputs of a token depend on later tokens.
     """
-    ids = torch.arange(8, device=model.device)[None] % model.config.vocab_size
-    whole, earlier = (model(part, use_cache=False).logits[:, :4] for part in (ids, ids[:, :4]))
+    target_length = torch.tensor([8], device=model.device)
+
+    def logits(length: int) -> Tensor:
+        positions = Positions.arange(length, device=model.device)
+        index = positions.query
+        positions = positions.but(language=index * 0, reordered=index, target_length=target_length)
+        ids = index % model.config.vocab_size
+        out: Tensor = model(ids, positions=positions, use_cache=False).logits
+        return out[:, :4]
+
+    whole, earlier = logits(8), logits(4)
     if not torch.allclose(whole, earlier, rtol=1e-3, atol=1e-3):
         raise DataError(
             f"the position model '{model.config.position}' shows tokens what comes after them; a causal "

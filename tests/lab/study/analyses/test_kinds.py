@@ -142,14 +142,14 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
         config = FloaterConfig(**SMALL, vocab_size=40, training_length=12, position=position)
         model = FloaterForMaskedLM(config).eval()
         found[position] = kinds(model)
-        for kind in {"vectors", "attention"} & set(found[position]):
+        for kind in {"vectors", "attention", "terms"} & set(found[position]):
             draw(model, kind, Options(length=6))
     vectors = {"vectors", "permuted_vectors", "similarity", "smoothness"}
-    assert set(found["floater"]) == {*vectors, "attention", "flow", "probe"}
-    assert set(found["tupe_r"]) == set(found["alibi"]) == {"attention", "probe"}
+    assert set(found["floater"]) == {*vectors, "attention", "terms", "flow", "probe"}
+    assert set(found["tupe_r"]) == set(found["alibi"]) == {"attention", "terms", "probe"}
     for position in ("learned", "sinusoidal", "bert_ad", "shortformer", "universal", "rnn", "frozen"):
-        assert set(found[position]) == {*vectors, "attention", "probe"}, position
-    assert found["none"] == found["rotary"] == ["probe"]
+        assert set(found[position]) == {*vectors, "attention", "terms", "probe"}, position
+    assert found["none"] == found["rotary"] == ["terms", "probe"]
     flows = {
         "floater",
         "floater_relative",
@@ -166,7 +166,7 @@ def test_a_window_is_seen_where_it_ends() -> None:
     config = FloaterConfig(
         **SMALL, vocab_size=40, training_length=12, position="window", position_options={"size": 6}
     )
-    assert kinds(FloaterForMaskedLM(config)) == ["attention", "probe"]
+    assert kinds(FloaterForMaskedLM(config)) == ["attention", "terms", "probe"]
 
 
 def test_a_trained_bert_was_trained_on_128_positions_first() -> None:

@@ -13,6 +13,7 @@ from floater.lab.study.analyses.reordering import Detection, detect, detection_b
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import Smoothness, smoothness, smoothness_lines
 from floater.lab.study.analyses.subject import Subject, load_subject
+from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
 from floater.lab.study.analyses.vectors import all_vectors, heat_map, vectors
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Probe",
     "Smoothness",
     "Subject",
+    "Terms",
     "all_vectors",
     "curves",
     "detect",
@@ -36,6 +38,7 @@ __all__ = [
     "kinds",
     "linear_probe",
     "load_subject",
+    "logit_terms",
     "panels",
     "positional_logits",
     "probe",
@@ -45,5 +48,6 @@ __all__ = [
     "similarity_map",
     "smoothness",
     "smoothness_lines",
+    "term_maps",
     "vectors",
 ]

@@ -23,6 +23,7 @@ from floater.lab.study.analyses.reordering import detect, detection_bars
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import smoothness, smoothness_lines
 from floater.lab.study.analyses.subject import Source, Subject, chosen, load_subject, run_tokens
+from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
 from floater.lab.study.analyses.vectors import heat_map, locate_vectors, similar_order
 from floater.lab.study.plots import PLOTS
 
@@ -137,6 +138,23 @@ def _draw_attention(subject: Subject, options: Options) -> Plot:
     return Plot(figure, title, text, by_location)
 
 
+def _draw_terms(subject: Subject, options: Options) -> Plot:
+    by_location = logit_terms(subject, options.length, options.text)
+    location, terms = chosen("attention", subject.name, by_location, options.where)
+    figure, axes = panels(5)
+    title = f"{subject.name}: terms of the logits, query by key\n{location}, mean over texts and heads"
+    figure.suptitle(title)
+    term_maps(figure, axes, terms)
+    spread, names = terms.spread, [name.replace("_", " by ") for name in Terms._fields]
+    read = f"{len(terms.unit_unit)} rows of " + ("random tokens" if options.text is None else "text")
+    text = (
+        f"{read} at {location}; standard deviation over the keys of a query, mean over heads: "
+        + ", ".join(f"{name} {float(values.mean()):.3g}" for name, values in zip(names, spread, strict=True))
+    )
+    numbers = {name: torch.stack([*each]).mean(1) for name, each in by_location.items()}
+    return Plot(figure, title, text, numbers)
+
+
 def _draw_flow(subject: Subject, options: Options) -> Plot:
     by_location = curves(subject, options.length)
     location, curve = chosen("flow", subject.name, by_location, options.where)
@@ -232,6 +250,12 @@ _ANALYSES: dict[str, tuple[Any, ...]] = {
     "similarity": (_draw_similarity, _has_vectors, _LOCATION_OPTIONS, _PAIRS),
     "smoothness": (_draw_smoothness, _has_vectors, (*_LOCATION_OPTIONS, "trained"), _LINE),
     "attention": (_draw_attention, positional_logits, _LOCATION_OPTIONS, _PAIRS),
+    "terms": (
+        _draw_terms,
+        lambda subject: logit_terms(subject, 2, rows=1),
+        (*_LOCATION_OPTIONS, "text"),
+        512,
+    ),
     "flow": (_draw_flow, _has_flow, (*_LOCATION_OPTIONS, "trained"), _LINE),
     "probe": (
         _draw_probe,
@@ -253,7 +277,7 @@ def kinds(source: Source) -> list[str]:
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
         >>> kinds(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="t5")))
-        ['attention', 'probe']
+        ['attention', 'terms', 'probe']
     """
     subject, names = load_subject(source), []
     for name, kind in KINDS.items():
@@ -283,7 +307,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
         >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="none"))
         >>> draw(model, "vectors")
         Traceback (most recent call last):
-        floater.errors.DataError: FloaterModel adds no vectors of positions; floater plot shows: probe
+        floater.errors.DataError: FloaterModel adds no vectors of positions; floater plot shows: terms, probe
     """
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

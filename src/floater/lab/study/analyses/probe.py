@@ -109,9 +109,7 @@ def probe(
     subject = load_subject(source)
     width = subject.length(length, LONGEST)
     ids = (
-        random_tokens(subject, width, rows, seed)
-        if text is None
-        else _text_tokens(subject, text, width, rows)
+        random_tokens(subject, width, rows, seed) if text is None else text_tokens(subject, text, width, rows)
     )
     tested = max(1, int(HELD_OUT * len(ids)))
     layers = [run_tokens(subject.model, part) for part in torch.split(ids, 32)]
@@ -134,7 +132,7 @@ def random_tokens(subject: Subject, width: int, rows: int, seed: int = 0) -> Ten
     return torch.randint(int(vocabulary), (rows, width), generator=torch.Generator().manual_seed(seed))
 
 
-def _text_tokens(subject: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
+def text_tokens(subject: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:
     tokenizer, lines = subject.tokenizer(), [line for line in text if line.strip()]
     encoded = tokenizer(lines, add_special_tokens=False)["input_ids"] if lines else []
     ids = torch.tensor([token for line in encoded for token in line][: rows * width], dtype=torch.long)

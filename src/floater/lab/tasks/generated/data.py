@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.lab.tasks.corpora.problems import EQUALS, PROBLEMS, Example
+from floater.lab.tasks.corpora.problems import EQUALS, PROBLEMS, AnyExample, PositionedExample
 from floater.lab.tasks.examples import Encoded, padded
 from floater.lab.tasks.generated.settings import Data
 from floater.lab.text.bpe import BOS, EOS, PAD, wrapped
+from floater.positions import Positions
 from floater.transformer.outputs import IGNORED
 
 Split = Literal["train", "valid", "test"]
@@ -36,7 +36,7 @@ def split_of(question: Sequence[str]) -> Split:
     return next(split for split, tenths in _SHARES.items() if tenth in tenths)
 
 
-def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list[Example]:
+def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> list[AnyExample]:
     """Generate the examples of a split.
 
     The text of a question determines its split, so that no two splits share a question, whatever the seeds.
@@ -58,7 +58,7 @@ def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> 
     problem = PROBLEMS[data.problem]
     splits = list(_SHARES).index(split)
     random = np.random.default_rng([data.seed, splits, *lengths])
-    examples: list[Example] = []
+    examples: list[AnyExample] = []
     missed = 0
     while len(examples) < count:
         try:
@@ -89,12 +89,12 @@ def vocabulary(data: Data) -> PreTrainedTokenizerFast:
     return wrapped(tokenizer)
 
 
-def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
+def encode(examples: Sequence[AnyExample], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
     """Encode examples; their lengths are in tokens.
 
     If the answer consists of tokens, a row is <s> question = answer </s>, and its labels are the answer and
     </s>, or only the asked tokens of the answer. If the answer is a class, a row is <s> question, and its
-    label is the class.
+    label is the class. The fields of a `PositionedExample` become those of a row; see `collate`.
 
     Args:
         examples: examples to encode.
@@ -102,13 +102,15 @@ def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, clas
         classifies: True if the answer is a class.
 
     Example:
+        >>> from floater.lab.tasks.corpora.problems import Example
         >>> data = Data("reverse", symbols=3)
         >>> encode([Example(["0", "2"], ["2", "0"], 2)], vocabulary(data), classifies=False)[0]
         {'input_ids': [1, 4, 6, 3, 6, 4, 2], 'labels': [-100, -100, -100, -100, 6, 4, 2]}
     """
     ids = tokenizer.get_vocab()
     rows = []
-    for question, answer, _, asked in examples:
+    for example in examples:
+        question, answer, asked = example.question, example.answer, example.asked
         row = [ids[BOS], *(ids[word] for word in question)]
         labels = [int(answer[0])] if classifies else []
         if not classifies:
@@ -118,11 +120,37 @@ def encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerFast, clas
             labels = [IGNORED] * len(row) + wanted
             row += written
         rows.append({"input_ids": row, "labels": labels})
+        if isinstance(example, PositionedExample):
+            rows[-1] |= _fields(example, len(row))
     return Encoded(rows, [len(row["input_ids"]) for row in rows], examples)
 
 
-def collate(examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+def _fields(example: PositionedExample, tokens: int) -> dict[str, Any]:
+    """Return the fields of the positions of a row.
+
+    In a tree <s> is the parent of the root, in a graph it has an edge to the first token. The second
+    position of a token of the question is the index at which the row writes it.
+    """
+    fields = dict(example.positions)
+    if "parents" in fields:
+        fields["parents"] = [-1, *(parent + 1 for parent in fields["parents"])]
+    if "edges" in fields:
+        fields["edges"] = [(0, 1), *((u + 1, v + 1) for u, v in fields["edges"])]
+    if "language" in fields:
+        fields["language"] = [fields["language"]] * tokens
+    if "reordered" in fields:
+        written = len(example.question) + 2
+        second = [written + index for index in fields["reordered"]]
+        fields["reordered"] = [0, *second, *range(len(second) + 1, tokens)]
+    if "target_length" in fields:
+        fields["target_length"] = tokens
+    return fields
+
+
+def collate(examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Make a batch of `input_ids`, `attention_mask` and `labels`, padded on the right except for classes.
+
+    Examples with fields of positions have `positions` in place of the mask.
 
     Example:
         >>> collate([{"input_ids": [1, 5, 6], "labels": [7]}] * 2)["labels"]
@@ -130,8 +158,20 @@ def collate(examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
     """
     rows, labels = ([row[name] for row in examples] for name in ("input_ids", "labels"))
     classes = len(labels[0]) == 1
-    return {
+    batch: dict[str, Any] = {
         "input_ids": padded(rows),
-        "attention_mask": padded([1] * len(row) for row in rows),
         "labels": torch.tensor(labels).flatten() if classes else padded(labels, IGNORED),
     }
+    mask = padded([1] * len(row) for row in rows)
+    fields = {
+        name: [row[name] for row in examples] for name in examples[0] if name not in ("input_ids", "labels")
+    }
+    if not fields:
+        return batch | {"attention_mask": mask}
+    if "parents" in fields:
+        return batch | {"positions": Positions.tree(fields["parents"])}
+    if "edges" in fields:
+        sizes = [len(row) for row in rows]
+        return batch | {"positions": Positions.graph(fields["edges"], sizes=sizes, directed=False)}
+    values = {name: torch.tensor(x) if name == "target_length" else padded(x) for name, x in fields.items()}
+    return batch | {"positions": Positions.from_mask(mask).but(**values)}

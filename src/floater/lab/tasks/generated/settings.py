@@ -23,7 +23,7 @@ class Data(Options):
     def __post_init__(self) -> None:
         if self.problem not in PROBLEMS:
             raise ValueError(f"unknown problem '{self.problem}'; {nearest(self.problem, PROBLEMS)}")
-        least = {"symbols": 2, "modulus": 2, "max_depth": 2, "max_args": 2, "seed": 0}
+        least = {"symbols": 2, "modulus": 2, "max_depth": 2, "max_args": 2, "extra_edges": 0, "seed": 0}
         check_numbers(self, positive=("train", "valid", "test", "longest", "slots", "digits"), **least)
         low, high = self.lengths
         if not 1 <= low <= high:

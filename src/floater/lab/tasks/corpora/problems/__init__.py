@@ -7,11 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from floater.lab.tasks.corpora.problems import arithmetic, brackets, chains, copying, listops, retrieval
-from floater.lab.tasks.corpora.problems.example import DIGITS, EQUALS, Example, named
+from floater.lab.tasks.corpora.problems import (
+    arithmetic,
+    brackets,
+    chains,
+    copying,
+    listops,
+    positioned,
+    retrieval,
+)
+from floater.lab.tasks.corpora.problems.example import (
+    DIGITS,
+    EQUALS,
+    AnyExample,
+    Example,
+    PositionedExample,
+    named,
+)
 from floater.lab.tasks.corpora.problems.options import Options
 
-__all__ = ["DIGITS", "EQUALS", "PROBLEMS", "Example", "Problem"]
+__all__ = ["DIGITS", "EQUALS", "PROBLEMS", "AnyExample", "Example", "PositionedExample", "Problem"]
 
 Generator = np.random.Generator
 
@@ -30,7 +45,7 @@ class Problem:
         classes: number of classes if the answer is the number of a class; 0 if it consists of tokens.
     """
 
-    generate: Callable[[Options, tuple[int, int], Generator], Example]
+    generate: Callable[[Options, tuple[int, int], Generator], AnyExample]
     words: Callable[[Options], list[str]]
     unit: str
     tokens: Callable[[Options, int], int]
@@ -39,15 +54,15 @@ class Problem:
 
 
 def _even(
-    generate: Callable[[Options, int, Generator], Example],
-) -> Callable[[Options, tuple[int, int], Generator], Example]:
+    generate: Callable[[Options, int, Generator], AnyExample],
+) -> Callable[[Options, tuple[int, int], Generator], AnyExample]:
     """Return a generator that samples lengths uniformly between the bounds."""
     return lambda data, lengths, random: generate(
         data, int(random.integers(lengths[0], lengths[1] + 1)), random
     )
 
 
-def _ordered(generate: Callable[[int, int, Generator], Example]) -> Problem:
+def _ordered(generate: Callable[[int, int, Generator], AnyExample]) -> Problem:
     """Return a problem whose answer is the symbols of the question in some order."""
     return Problem(
         _even(lambda data, n, random: generate(n, data.symbols, random)),
@@ -90,6 +105,25 @@ def _no_list(data: Options) -> str | None:
     if data.lengths[1] < 4:
         return f"lengths end at {data.lengths[1]}; the shortest list of ListOps has 4 tokens"
     return None
+
+
+def _few_nodes(data: Options) -> str | None:
+    if data.lengths[0] <= positioned.FAR:
+        far = positioned.FAR
+        return f"lengths begin at {data.lengths[0]}; nodes {far} edges apart need {far + 1}"
+    return None
+
+
+def _graph(generate: Callable[[Options, int, Generator], AnyExample]) -> Problem:
+    """Return a problem about the distance of two nodes."""
+    return Problem(
+        _even(generate),
+        lambda data: positioned.nodes(data.symbols),
+        unit="nodes",
+        tokens=lambda data, n: n + 1,  # <s> and the question
+        refuse=_few_nodes,
+        classes=positioned.FAR,
+    )
 
 
 PROBLEMS = {
@@ -154,5 +188,17 @@ PROBLEMS = {
         tokens=lambda data, n: n + 1,  # <s> and the question
         refuse=_no_list,
         classes=10,
+    ),
+    "tree_distance": _graph(lambda data, n, random: positioned.tree_distance(n, data.symbols, random)),
+    "graph_distance": _graph(
+        lambda data, n, random: positioned.graph_distance(n, data.symbols, data.extra_edges, random)
+    ),
+    "languages": _ordered(positioned.languages),
+    "reorder": _ordered(positioned.reorder),
+    "repeat": Problem(
+        _even(lambda data, n, random: positioned.repeat(n, data.symbols, random)),
+        lambda data: [EQUALS, *map(str, range(data.symbols))],
+        unit="symbols of the answer",
+        tokens=lambda data, n: n + positioned.PERIOD + 3,
     ),
 }

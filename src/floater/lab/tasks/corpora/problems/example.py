@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 DIGITS = tuple(map(str, range(10)))
 EQUALS = "="
@@ -24,6 +24,30 @@ class Example(NamedTuple):
     answer: list[str]
     length: int
     asked: Sequence[int] | None = None
+
+
+class PositionedExample(NamedTuple):
+    """A question whose answer depends on fields of `Positions`, beside its tokens.
+
+    Args:
+        question: as in `Example`.
+        answer: as in `Example`.
+        length: as in `Example`.
+        positions: values of the question by field: "parents" (the index of each token's parent in a tree, -1
+            for the root), "edges" (pairs of tokens that a graph connects), "language" (of all tokens),
+            "reordered" (the index in the answer at which each token is written), "target_length" (whether
+            the model reads the length of the row).
+        asked: as in `Example`.
+    """
+
+    question: list[str]
+    answer: list[str]
+    length: int
+    positions: Mapping[str, Any]
+    asked: Sequence[int] | None = None
+
+
+AnyExample = Example | PositionedExample
 
 
 def named(letter: str, count: int) -> list[str]:

@@ -11,14 +11,16 @@ class Options:
 
     Attributes:
         problem: name of the problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck",
-            "lego", "recall", "passkey" or "listops".
+            "lego", "recall", "passkey", "listops", "tree_distance", "graph_distance", "languages", "reorder"
+            or "repeat".
         lengths: least and greatest length of training examples.
         longest: greatest length of test examples; null takes 8 times the greatest training length.
         train: number of training examples.
         valid: number of validation examples, of the training lengths.
         test: number of test examples of each bin of lengths.
-        symbols: number of distinct symbols that are copied, reversed or sorted; of variable names (lego); of
-            keys, and of values (recall); of words of the repeated text (passkey).
+        symbols: number of distinct symbols that are copied, reversed, sorted, reordered or repeated; of
+            variable names (lego); of keys, and of values (recall); of words of the repeated text (passkey);
+            of names of nodes (tree_distance, graph_distance).
         least_first: true to write numbers with the least significant digit first (addition).
         modulus: modulus of the answer (sum, poly; 10 in Kazemnejad et al. 2023).
         nested: true to close the last opened bracket first; false lets the four kinds cross (dyck).
@@ -27,6 +29,7 @@ class Options:
         digits: number of digits of the hidden number (passkey).
         max_depth: maximum depth of the digits of an expression (listops; 10 in Long Range Arena).
         max_args: maximum number of elements of a list (listops; 10 in Long Range Arena).
+        extra_edges: number of random edges that are added to a tree (graph_distance).
         seed: seed of the examples, separate from that of the training.
     """
 
@@ -45,6 +48,7 @@ class Options:
     digits: int = 5
     max_depth: int = 10
     max_args: int = 10
+    extra_edges: int = 2
     seed: int = 0
 
     @property
