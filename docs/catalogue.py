@@ -12,7 +12,7 @@ import torch
 from floater import catalogue
 from floater.encodings import StackSpec, options
 from floater.encodings.card import CONTRACT
-from floater.lab.cli.listing import LETTERS, PAGE, arguments, columns, summary, table
+from floater.lab.cli.listing import LETTERS, PAGE, arguments, columns, stacks, summary, table
 from floater.lab.study.analyses.untrained import AXES, DRAWN, pictures
 
 HERE = Path(__file__).parent
@@ -57,6 +57,10 @@ its entry states otherwise:
 
 {KEPT}
 
+An entry names the stacks in which the paper has the encoding, and what its models there do: encoder, causal
+(a language model), decoder (of an encoder-decoder), cross (cross-attention). Other stacks, "beyond the
+paper", are an extension of this library.
+
 Figures show a newly initialised encoding of width {DRAWN.dim} with {DRAWN.heads} heads: what it adds to the
 inputs, or the logits of its first block when every token is the same word, less their mean (grey is masked;
 one panel if all heads agree). `convolution` and `rnn_transformer` show what one word in the middle changes,
@@ -94,6 +98,7 @@ def section(name: str, scores: str) -> str:
     card, told = catalogue()[name].card, dict(arguments(name))
     lines = ["", f"## {name}", "", f"{summary(name)} [{card.paper}]({card.link})", "", f"    {card.equation}"]
     lines += ["", f"![{name}](catalogue/{name}.png)", ""]
+    lines.append(f"- stacks: {stacks(name)}.")
     lines += [f"- `{key}={value!r}`: {told.get(key, '')}" for key, value in options(name).items()]
     if card.recipe != "transformer":
         lines.append(
@@ -106,8 +111,6 @@ def section(name: str, scores: str) -> str:
     lines += [f"- does not keep {key}: {why}." for key, why in card.exceptions.items()]
     if card.pair_matrix:
         lines.append(f"- keeps a matrix of all pairs in memory: {card.pair_matrix}.")
-    if card.encoders:
-        lines.append(f"- causal stacks and decoders are beyond the paper, which has {card.encoders}.")
     if scores:
         lines.append(
             f"- extrapolates: {scores} (exact match in percent, [how measured](far.md#synthetic-tasks))."

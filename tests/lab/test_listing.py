@@ -3,14 +3,16 @@
 import re
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from floater import PositionError, catalogue
 from floater.encodings import StackSpec, options
+from floater.encodings.card import Stack
 from floater.errors import DataError
 from floater.lab.cli import main
-from floater.lab.cli.listing import PAGE, arguments, columns, entry, summary, table
+from floater.lab.cli.listing import PAGE, arguments, columns, entry, stacks, summary, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)
@@ -33,9 +35,38 @@ def test_every_model_has_a_sentence_an_equation_and_explains_its_options(name):
     assert summary(name).endswith((".", ".)"))
     assert len(summary(name)) < 200
     assert set(dict(arguments(name))) >= set(options(name))
+    for option in options(name):
+        text = dict(arguments(name))[option]
+        assert len(text) > 12, f"{option} is not explained"
+        assert not re.search(r"see `\w+`", text), f"{option} is explained elsewhere: {text}"
     said = " ".join(entry(name, SPEC).split())
     assert " ".join(catalogue()[name].card.equation.split()) in said
     assert catalogue()[name].card.link in said
+
+
+OWN = {
+    *("clock", "compose", "shaw_absolute"),
+    *(f"floater_{kind}" for kind in ("grid", "relative", "rotary", "tree")),
+}
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_card_says_in_which_stacks_its_paper_has_it(name):
+    card = catalogue()[name].card
+    assert set(card.stacks) <= set(get_args(Stack))
+    assert all(card.stacks.values())
+    assert (not card.stacks) == (name in OWN)
+    _, line = re.search(r"\n  stacks( +)((?:.*\n +)*.*)\n  recipe", entry(name, SPEC)).groups()
+    assert " ".join(line.split()) == stacks(name)
+
+
+def test_stacks_beyond_the_paper_are_named():
+    assert stacks("tener") == "encoder (named entities); beyond the paper: causal, decoder"
+    assert stacks("disan").endswith("beyond the paper: causal, decoder")  # reads both directions in its paper
+    assert stacks("ldpe") == "decoder (summaries); beyond the paper: encoder, causal"
+    assert stacks("tree").endswith("; not here: decoder")
+    assert stacks("pnat").endswith("beyond the paper: encoder")  # no causal stack, by its exceptions
+    assert stacks("floater_relative") == "encoder, causal, decoder; in no paper"
 
 
 def test_the_page_has_the_table_that_the_command_prints(capsys):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from floater import catalogue
 from floater.encodings import StackSpec
-from floater.lab.cli import listing, survey
+from floater.lab.cli import listing, main, survey
 from floater.lab.table import FORMATS, Cell, Table, escape
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=12)
@@ -68,7 +68,7 @@ def test_the_catalogue_and_the_survey_are_written_whole(form):
     spec = StackSpec(dim=16, heads=2, layers=2, max_length=8)
     names = ("rotary", "tree", "deberta")
     rows = [listing.columns(name, spec) for name in names]
-    for table in (listing.table(rows, listing.PAGE), survey.table(rows), survey.topics()):
+    for table in (listing.table(rows, listing.LATEX), survey.table(rows), survey.topics()):
         text = table.format(form)
         assert not text.endswith("\n")
         if form == "latex":
@@ -77,19 +77,44 @@ def test_the_catalogue_and_the_survey_are_written_whole(form):
             assert all(is_valid(cell) for line in lines for cell in line.removesuffix(r" \\").split(" & "))
 
 
+def test_names_and_cells_too_wide_for_a_page_are_broken():
+    long = "one two three four five six seven eight nine ten"
+    lines = Table(["exact match (%) 17-32", "notes"], [[Cell("1.0"), Cell(long)]], "rl").latex().splitlines()
+    assert lines[0] == r"\begin{tabular}{rp{0.45\linewidth}}"
+    assert lines[2] == r"\shortstack[r]{exact \\ match (\%) \\ 17-32} & notes \\"
+    small = Table(list("abcdefgh"), [[Cell("1")] * 8]).latex("All").splitlines()
+    assert small[3].startswith(r"{\footnotesize")
+    assert small[-2:] == ["}", r"\end{table}"]
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX engine is installed")
-def test_latex_compiles(tmp_path):
-    spec = StackSpec(dim=16, heads=2, layers=2, max_length=8)
+def test_latex_compiles_with_its_bibliography_and_fits_a_page(tmp_path, capsys):
+    spec = StackSpec(dim=512, heads=8, layers=6, max_length=512)
     rows = [listing.columns(name, spec) for name in catalogue()]
     surveyed = [row for row in rows if row["survey"]]
-    tables = [listing.table(rows, listing.PAGE), survey.table(surveyed), survey.topics()]
-    packages = "".join(rf"\usepackage{{{name}}}" for name in ("booktabs", "longtable", "natbib"))
-    body = "\n\n".join(table.latex("A caption: 50 % of x_1.") for table in tables)
-    document = rf"\documentclass{{article}}{packages}\begin{{document}}{body}\end{{document}}"
+    bins = [
+        "model",
+        *(f"exact match (%) {low}-{2 * low - 1} (500 examples)" for low in (1, 2, 4, 8, 16, 32, 64)),
+    ]
+    scores = Table(bins, [[Cell("none"), *[Cell("100.0 ± 10.0", "best")] * 7]])
+    tables = [listing.table(rows, listing.LATEX), survey.table(surveyed), survey.topics(), scores]
+    assert main(["models", "--bibtex"]) == 0
+    (tmp_path / "all.bib").write_text(capsys.readouterr().out, encoding="utf-8")
+    packages = "".join(rf"\usepackage{{{name}}}" for name in ("booktabs", "longtable", "natbib", "url"))
+    body = "\n\n".join(rf"\noindent {table.latex('A caption: 50 % of x_1.')}" for table in tables)
+    size = r"\setlength{\textwidth}{17cm}"  # A4 with margins of 2 cm
+    body += "\n" + r"\bibliographystyle{plainnat}\bibliography{all}"
+    document = rf"\documentclass{{article}}{packages}{size}\begin{{document}}{body}\end{{document}}"
     (tmp_path / "tables.tex").write_text(document, encoding="utf-8")
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:]
+    latex = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    for command in (latex, ["bibtex", "tables"], latex, latex):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-2000:]
+    assert "undefined citations" not in done.stdout
+    wide = re.findall(
+        r"Overfull \\hbox \((\d+)\.\d+pt too wide\) in (?:alignment|paragraph)[^\n]*", done.stdout
+    )
+    assert all(int(points) < 15 for points in wide), done.stdout
 
 
 def test_text_continues_on_further_lines():

@@ -12,6 +12,7 @@ from floater.encodings.bibliography import Reference, lookup, read
 Point = Literal["none", "absolute", "relative", "both"]
 Injection = Literal["-", "APE", "MAM", "both"]
 Structure = Literal["sequence", "tree", "graph", "grid"]
+Stack = Literal["encoder", "causal", "decoder", "cross"]
 Contract = Literal["shift", "real", "cache", "documents", "causal", "gradients", "rows", "compile"]
 CONTRACT: Mapping[Contract, str] = {
     "shift": "a shift of all positions changes attention, unless the reference point is relative",
@@ -62,8 +63,9 @@ class Card:
         models: released models that use it, if there are any.
         survey: the row of the survey's Table 1, if it has one.
         exceptions: items of `CONTRACT` that it does not keep, with the reasons.
-        encoders: models of the paper where it has neither causal stacks nor decoders, so that these are
-            beyond it; empty if it has.
+        stacks: what the paper's models with it do or are, by the kind of stack that has it: "encoder",
+            "causal" (a language model), "decoder" (of an encoder-decoder), "cross" (cross-attention). Empty
+            if no paper has it; every other stack is an extension of this library.
         structure: structure of the data whose positions it encodes.
         also: addresses of other papers that it builds on.
         bibtex: BibTeX entries of its papers, one field to a line, for an encoding outside of this library.
@@ -81,7 +83,7 @@ class Card:
     survey: SurveyRow | None = None
     exceptions: Mapping[Contract, str] = field(default_factory=dict)
     pair_matrix: str = ""
-    encoders: str = ""
+    stacks: Mapping[Stack, str] = field(default_factory=dict)
     structure: Structure = "sequence"
     also: tuple[str, ...] = ()
     bibtex: str = ""

@@ -17,6 +17,9 @@ from floater.encodings.bibliography import commands
 Format = Literal["text", "markdown", "csv", "json", "latex"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _LONG = 40  # rows of a table that LaTeX has to break at the end of a page
+_TEXT_WIDTH = 44  # characters of a cell from which on LaTeX has to break it
+_HEAD_WIDTH = 10  # characters of a column's name that LaTeX does not break
+_MANY = 7  # columns from which on LaTeX sets a table in small type
 _TEXT = dict(
     zip("\\~^<>|", ("backslash", "asciitilde", "asciicircum", "less", "greater", "bar"), strict=True)
 )
@@ -129,6 +132,9 @@ class Table:
     def latex(self, caption: str = "") -> str:
         r"""Return the table in LaTeX with the rules of booktabs; a long one breaks between pages (longtable).
 
+        Names of columns that are wider than their cells are set in several lines, long cells as paragraphs,
+        and tables of more than 7 columns in small type.
+
         Args:
             caption: caption of a floating table; without one only the table itself is returned.
 
@@ -144,13 +150,22 @@ class Table:
         """
         long = len(self.rows) > _LONG
         kind = "longtable" if long else "tabular"
-        head = " & ".join(map(escape, self.head)) + r" \\"
+        widths = [max(map(len, cells), default=0) for _, *cells in self._texts()]
+        columns = list(zip(self.head, widths, self._align, strict=True))
+        head = " & ".join(_stacked(name, max(width, _HEAD_WIDTH), side) for name, width, side in columns)
+        paragraphs = sum(width > _TEXT_WIDTH for width in widths)
+        sides = [
+            rf"p{{{0.45 / paragraphs:.2g}\linewidth}}" if width > _TEXT_WIDTH else side
+            for _, width, side in columns
+        ]
         title = rf"\caption{{{escape(caption)}}}" if caption else ""
-        lines = [rf"\begin{{{kind}}}{{{self._align}}}"]
+        lines = [rf"\begin{{{kind}}}{{{''.join(sides)}}}"]
         lines += [title + r" \\"] if title and long else []
-        lines += [r"\toprule", head, r"\midrule", *([r"\endhead"] if long else [])]
+        lines += [r"\toprule", head + r" \\", r"\midrule", *([r"\endhead"] if long else [])]
         lines += [" & ".join(map(_latex, row)) + r" \\" for row in self.rows]
         lines += [r"\bottomrule", rf"\end{{{kind}}}"]
+        if len(self.head) > _MANY:
+            lines = [r"{\footnotesize\setlength{\tabcolsep}{2pt}%", *lines, "}"]
         if title and not long:
             lines = [r"\begin{table}", r"\centering", title, *lines, r"\end{table}"]
         return "\n".join(lines) + "\n"
@@ -211,6 +226,13 @@ def _escaped(character: str) -> str:
     if kind == "GREEK SMALL":
         return rf"$\{letter.split()[-1].lower()}$"
     return commands(character)
+
+
+def _stacked(name: str, width: int, side: str) -> str:
+    """Return the name of a column for LaTeX, in several lines if it is wider than the column."""
+    lines = textwrap.wrap(name, width, break_long_words=False, break_on_hyphens=False)
+    stack = r" \\ ".join(map(escape, lines))
+    return rf"\shortstack[{side}]{{{stack}}}" if len(lines) > 1 else stack
 
 
 def _latex(cell: Cell) -> str:

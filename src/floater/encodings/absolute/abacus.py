@@ -48,6 +48,7 @@ class Abacus(PositionModel):
     card = Card(
         paper="McLeish et al. 2024",
         link="https://arxiv.org/abs/2405.17399",
+        stacks={"causal": "addition and other algorithms"},
         point="absolute",
         equation="x_t + e[k + i] at digit i of a number, e[0] elsewhere; k random in training",
         parameters="size * d",

@@ -45,6 +45,7 @@ class Axial(AddedVectors):
     card = Card(
         paper="Kitaev et al. 2020",
         link="https://arxiv.org/abs/2001.04451",
+        stacks={"causal": "language models, images"},
         point="absolute",
         models="Reformer",
         equation="x_t + [P1_{t // t1} ; P2_{t mod t1}]",

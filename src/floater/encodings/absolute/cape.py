@@ -52,6 +52,7 @@ class Cape(PositionModel):
     card = Card(
         paper="Likhomanenko et al. 2021",
         link="https://arxiv.org/abs/2106.03143",
+        stacks={"encoder": "images, speech, translation", "decoder": "translation"},
         point="absolute",
         equation="x_t + p(t'); t' = (t - mean + shift + local_t) scale in training, t - mean else",
         exceptions={

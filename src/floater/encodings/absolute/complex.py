@@ -52,6 +52,11 @@ class Complex(Precise):
     card = Card(
         paper="Wang et al. 2020",
         link=_LINK,
+        stacks={
+            "encoder": "classification, translation",
+            "causal": "language models",
+            "decoder": "translation",
+        },
         point="absolute",
         equation="x_{t,k} exp(i w_k t), x_{t,k} = r_k exp(i theta_k) complex",
         parameters="d // 2",
@@ -125,7 +130,8 @@ class ComplexAttention(Complex):
     projections contain all complex ones.
 
     Args:
-        periods: see `complex`.
+        periods: sharing of the frequencies: "component" (shared by words), "word" (shared by components), or
+            "both" (of each word and component).
 
     Raises:
         PositionError: if head_dim is odd, or as for `complex`.
@@ -140,6 +146,11 @@ class ComplexAttention(Complex):
     card = Card(
         paper="Wang et al. 2020",
         link=_LINK,
+        stacks={
+            "encoder": "classification, translation",
+            "causal": "language models",
+            "decoder": "translation",
+        },
         point="absolute",
         equation="x_{t,k} exp(i w_k t); logits |q_t k_s*| / sqrt(d_h / 2) of complex q and k",
         parameters="d // 2",

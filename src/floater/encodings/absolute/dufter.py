@@ -41,6 +41,7 @@ class DufterAbsolute(PositionBias):
     card = Card(
         paper="Dufter et al. 2020",
         link="https://doi.org/10.18653/v1/2020.coling-main.324",
+        stacks={"encoder": "part-of-speech tagging"},
         point="absolute",
         equation="A_{ts} = q_t . k_s / sqrt(d_h) + b_{ts}",
         parameters="l * h * t_max * t_max",

@@ -98,7 +98,8 @@ class Floater(PositionModel):
         solver: a method of `floater.flow.solve`.
         step: longest step of a fixed-step solver, such as "rk4", in time; null is delta / 5 (appendix B.1).
         gradient: "discrete" or "adjoint" (equations 16 and 17).
-        activation: activation of the field; see `MLPField`.
+        activation: nonlinearity of the field: "tanh", "silu", "gelu", "selu", or "relu" (as released); the
+            bounded field has "tanh".
         hidden: width of the field; None means dim.
         field: "mlp" (section 4.4), or "bounded", whose vectors stay in a ball (`BoundedField`).
         uncovered: sinusoids at the input and clocks of the bounded field whose period exceeds max_length
@@ -120,6 +121,7 @@ class Floater(PositionModel):
     card = Card(
         paper="Liu et al. 2020",
         link="https://arxiv.org/abs/2003.09229",
+        stacks={"encoder": "translation, RoBERTa", "decoder": "translation", "cross": "translation"},
         point="absolute",
         equation="W x_t + b + b(t); db/dt = W2 tanh(W1 b + u1 t + b1) + u2 t + b2",
         parameters="2 * d * (d + 2) + 3 * l * d",

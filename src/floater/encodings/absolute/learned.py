@@ -31,6 +31,7 @@ class Learned(AddedVectors):
     card = Card(
         paper="Devlin et al. 2019",
         link="https://arxiv.org/abs/1810.04805",
+        stacks={"encoder": "BERT", "causal": "GPT-2", "decoder": "translation (Vaswani et al. 2017)"},
         point="absolute",
         models="GPT-2, OPT, ViT",
         equation="x_t + P_t",

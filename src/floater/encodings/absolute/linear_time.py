@@ -38,6 +38,7 @@ class LinearTime(Precise, AddedVectors):
     card = Card(
         paper="Kim and Lee 2024",
         link="https://arxiv.org/abs/2409.20092",
+        stacks={"encoder": "time series"},
         point="absolute",
         equation="x_t + a t + b",
         parameters="2 * d",

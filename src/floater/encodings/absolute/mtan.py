@@ -43,7 +43,7 @@ class MTAN(Precise):
     card = Card(
         paper="Shukla and Marlin 2021",
         link="https://arxiv.org/abs/2101.10318",
-        encoders="encoders of time series, and a decoder that reads them at other times at once",
+        stacks={"encoder": "time series, read at other times at once by a second module"},
         point="absolute",
         equation="(W phi(t) + b)^T (V phi(s) + c) / sqrt(d_h), phi(t) = [w_0 t + a_0, sin(w_i t + a_i)]",
         parameters="l * (2 * d + 2 * d * (d + 1))",

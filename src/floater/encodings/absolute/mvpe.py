@@ -41,10 +41,13 @@ class MaximumVariance(Sinusoidal):
     card = Card(
         paper="Li et al. 2019",
         link="https://doi.org/10.1109/ICDMW48858.2019.9024754",
+        stacks={"encoder": "translation, summaries", "decoder": "translation, summaries"},
         point="absolute",
         equation="x_t + p_t; p_{t,2j} = sin(k t / 10000^{2j/d}), p_{t,2j+1} = cos(k t / 10000^{2j/d})",
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
     )
+
+    sites = ("self", "decoder")
 
     def __init__(self, spec: StackSpec, *, k: float = 1024.0) -> None:
         super().__init__(spec)

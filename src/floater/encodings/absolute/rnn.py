@@ -47,6 +47,7 @@ class Recurrent(AddedVectors):
     card = Card(
         paper="Liu et al. 2020",
         link="https://arxiv.org/abs/2003.09229",
+        stacks={"encoder": "translation", "decoder": "translation"},
         point="absolute",
         equation="x_t + p_t; p_{t+1} = tanh(W1 p_t + u1 z_t + b1)",
         parameters="d * d + 2 * d + l * d",

@@ -65,6 +65,7 @@ class SeqPE(PositionBias):
     card = Card(
         paper="Li et al. 2025",
         link="https://arxiv.org/abs/2506.13277",
+        stacks={"encoder": "images", "causal": "language models"},
         point="absolute",
         equation="(q_t k_s + (W_Q p(t) + b_Q) (W_K p(s) + b_K)) / sqrt(d_h), p(t) = Transformer(digits of t)",
         parameters="d * (10 + digits + 1 + depth * (12 * d + 13) + 3 * d + 5)",

@@ -39,6 +39,7 @@ class Shortformer(PositionModel):
     card = Card(
         paper="Press et al. 2021",
         link="https://arxiv.org/abs/2012.15832",
+        stacks={"causal": "language models"},
         point="absolute",
         equation="q_t = (x_t + p_t) W_q, k_t = (x_t + p_t) W_k, v_t = x_t W_v",
         survey=SurveyRow("APE", learnable=False, recurring=True, unbound=True, parameters="0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
-from floater.encodings.spec import StackSpec
+from floater.encodings.spec import Site, StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -57,13 +58,14 @@ class Sinusoidal(AddedVectors):
     card = Card(
         paper="Vaswani et al. 2017",
         link="https://arxiv.org/abs/1706.03762",
+        stacks={"encoder": "translation", "decoder": "translation"},
         point="absolute",
         models="Transformer, MarianMT, M2M-100",
         equation="x_t + p_t; p_{t,2j} = sin(t / 10000^{2j/d}), p_{t,2j+1} = cos(t / 10000^{2j/d})",
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
     )
 
-    sites = ("self", "decoder", "cross")
+    sites: ClassVar[tuple[Site, ...]] = ("self", "decoder", "cross")
 
     def __init__(
         self,

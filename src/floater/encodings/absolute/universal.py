@@ -29,10 +29,13 @@ class Universal(Sinusoidal):
     card = Card(
         paper="Dehghani et al. 2019",
         link="https://arxiv.org/abs/1807.03819",
+        stacks={"encoder": "translation, questions", "causal": "language models", "decoder": "translation"},
         point="absolute",
         equation="x^n_t + p_t + p_n; p_{t,2j} = sin(t / 10000^{2j/d}), p_{t,2j+1} = cos(t / 10000^{2j/d})",
         survey=SurveyRow("APE", learnable=False, recurring=True, unbound=True, parameters="0"),
     )
+
+    sites = ("self", "decoder")
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec, blocks="all")

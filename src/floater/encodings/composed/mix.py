@@ -37,6 +37,7 @@ class Mix(Composite):
     card = Card(
         paper="Yang et al. 2025",
         link="https://arxiv.org/abs/2501.18795",
+        stacks={"causal": "language models"},
         point="relative",
         models="Llama 4, SmolLM3",
         equation="block n: another encoding if every divides n + 1",

@@ -33,9 +33,12 @@ class BrokenResidual(Sinusoidal):
     card = Card(
         paper="Liu et al. 2021a",
         link="https://arxiv.org/abs/2012.15127",
+        stacks={"encoder": "translation", "decoder": "translation, with every residual connection"},
         point="absolute",
         equation="x_t + p_t; SA(x^n) instead of x^n + SA(x^n) in the middle block n, SA its self-attention",
     )
+
+    sites = ("self", "decoder")
 
     def __init__(self, spec: StackSpec, *, layer: int | None = None) -> None:
         super().__init__(spec)

@@ -40,7 +40,7 @@ class Convolution(PositionModel):
     card = Card(
         paper="Liu et al. 2021b",
         link="https://arxiv.org/abs/2001.11164",
-        encoders="encoders that label sequences",
+        stacks={"encoder": "sequence labelling"},
         point="relative",
         equation="x_t + b + sum_j W_j x_{t+j}, |j| <= kernel // 2",
         parameters="kernel * d * d + d",

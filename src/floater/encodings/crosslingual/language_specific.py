@@ -41,7 +41,7 @@ class LanguageSpecific(AddedVectors):
     card = Card(
         paper="Artetxe et al. 2020",
         link="https://arxiv.org/abs/1910.11856",
-        encoders="BERT, an encoder; a decoder here has the table of one language",
+        stacks={"encoder": "BERT"},
         point="absolute",
         equation="x_t + P^{language of t}_t",
         parameters="languages * t_max * d",

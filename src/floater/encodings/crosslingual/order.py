@@ -38,7 +38,7 @@ class Shuffled(PositionModel):
     card = Card(
         paper="Liu et al. 2021b",
         link="https://arxiv.org/abs/2001.11164",
-        encoders="encoders that label sequences",
+        stacks={"encoder": "sequence labelling"},
         point="absolute",
         equation="x_t + p_{s(t)}, s a random permutation in training",
     )
@@ -88,7 +88,7 @@ class Frozen(Learned):
     card = Card(
         paper="Liu et al. 2021b",
         link="https://arxiv.org/abs/2001.11164",
-        encoders="encoders that label sequences",
+        stacks={"encoder": "sequence labelling"},
         point="absolute",
         equation="x_t + P_t, P fixed",
         parameters="t_max * d",

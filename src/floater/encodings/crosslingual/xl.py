@@ -63,6 +63,7 @@ class CrossLingual(AddedVectors):
     card = Card(
         paper="Ding et al. 2020",
         link="https://arxiv.org/abs/2004.13310",
+        stacks={"encoder": "translation"},
         point="absolute",
         equation="x_t + p_t + p_{r(t)}, r the order of the other language",
     )
@@ -118,6 +119,7 @@ class CrossLingualHeads(PositionModel):
     card = Card(
         paper="Ding et al. 2020",
         link="https://arxiv.org/abs/2004.13310",
+        stacks={"encoder": "translation"},
         point="absolute",
         equation="(x_t + p_t) W_i in some heads i, (x_t + p_{r(t)}) W_i in others, r the other order",
     )

@@ -101,6 +101,7 @@ class LengthDifference(LengthAware):
     card = Card(
         paper="Takase and Okazaki 2019",
         link="https://arxiv.org/abs/1904.07418",
+        stacks={"decoder": "summaries"},
         point="absolute",
         equation="x_t + p; p_{2j} = sin((l - t) / 10000^{2j/d}), p_{2j+1} = cos((l - t) / 10000^{2j/d})",
         survey=_SURVEY,
@@ -132,6 +133,7 @@ class LengthRatio(LengthAware):
     card = Card(
         paper="Takase and Okazaki 2019",
         link="https://arxiv.org/abs/1904.07418",
+        stacks={"decoder": "summaries"},
         point="absolute",
         equation="x_t + p; p_{2j} = sin(t / l^{2j/d}), p_{2j+1} = cos(t / l^{2j/d})",
         survey=_SURVEY,
@@ -165,6 +167,7 @@ class NoisyLength(LengthAware):
     card = Card(
         paper="Oka et al. 2020",
         link="https://doi.org/10.18653/v1/2020.coling-main.319",
+        stacks={"decoder": "translation"},
         point="absolute",
         equation="x_t + p(t, l + noise) in training, x_t + p(t, l) else; p of ldpe or lrpe",
         survey=_SURVEY,

@@ -44,7 +44,7 @@ class GridSinusoidal(AddedVectors):
     card = Card(
         paper="He et al. 2022",
         link="https://arxiv.org/abs/2111.06377",
-        encoders="encoders of images, and a decoder that sees all patches",
+        stacks={"encoder": "images, whose decoder sees all patches too"},
         point="absolute",
         models="ViT-MAE",
         equation="x_t + [sin(c_a w), cos(c_a w)] of every coordinate c_a, in a part of the components",
@@ -93,7 +93,7 @@ class GridLearned(AddedVectors):
     card = Card(
         paper="Dosovitskiy et al. 2021",
         link="https://arxiv.org/abs/2010.11929",
-        encoders="encoders of images",
+        stacks={"encoder": "images"},
         point="absolute",
         equation="x_t + [e_a(c_a)] of every coordinate c_a, in a part of the components",
         parameters="t_max * d",

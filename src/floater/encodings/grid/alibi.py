@@ -38,7 +38,7 @@ class GridALiBi(PositionBias):
     card = Card(
         paper="Fuller et al. 2023",
         link="https://arxiv.org/abs/2311.00566",
-        encoders="encoders of images",
+        stacks={"encoder": "images", "cross": "radar and optical images"},
         point="relative",
         models="CROMA",
         equation="q_t k_s / sqrt(d_h) - m |c_s - c_t|, m = 2^{-8 i / h}, c the coordinates",

@@ -50,7 +50,7 @@ class LieRE(Precise):
     card = Card(
         paper="Ostmeier et al. 2025",
         link="https://arxiv.org/abs/2406.10322",
-        encoders="encoders of images and videos",
+        stacks={"encoder": "images, videos"},
         point="relative",
         equation="(exp(sum_a c_a A_a) q_t)^T exp(sum_a c_a A_a) k_s, A_a learned and skew, c the coordinates",
         parameters="l * axes * d * (d // h - 1) // 2",

@@ -28,7 +28,7 @@ class GridRotary(PositionModel):
 
     Args:
         spec: the stack of blocks it serves; head_dim must be even.
-        pairs: see `floater.encodings.relative.rotary.Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
     """
 
@@ -64,7 +64,7 @@ class AxialRotary(GridRotary):
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 2 axes.
         axes: number of axes of the grid, 2 for images, 3 for videos.
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1; 100 in the paper, as grids are shorter than texts.
 
     Raises:
@@ -81,7 +81,7 @@ class AxialRotary(GridRotary):
     card = Card(
         paper="Heo et al. 2024",
         link="https://arxiv.org/abs/2403.13298",
-        encoders="encoders of images",
+        stacks={"encoder": "images"},
         point="relative",
         models="Qwen2-VL (images)",
         equation="rotary, pair j of axis a by c_a / 100^{j / n}, c the coordinates, n pairs for an axis",
@@ -113,7 +113,7 @@ class MixedRotary(Precise, GridRotary):
 
     Args:
         spec: the stack of blocks it serves; head_dim must be a multiple of 4.
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the initial frequencies, above 1.
 
     Raises:
@@ -128,7 +128,7 @@ class MixedRotary(Precise, GridRotary):
     card = Card(
         paper="Heo et al. 2024",
         link="https://arxiv.org/abs/2403.13298",
-        encoders="encoders of images",
+        stacks={"encoder": "images"},
         point="relative",
         models="RoPE-ViT",
         equation="rotary, pair j by w_{j1} y + w_{j2} x, w learned",
@@ -173,7 +173,7 @@ class MRope(GridRotary):
             are Qwen2-VL's 16, 24 and 24 of 64.
         interleaved: whether pairs take turns: i, i + 1, i + 2 read time, height, width as far as the sections
             of height and width reach, and time after that.
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
 
     Raises:
@@ -188,6 +188,7 @@ class MRope(GridRotary):
     card = Card(
         paper="Wang et al. 2024",
         link="https://arxiv.org/abs/2409.12191",
+        stacks={"causal": "a language model that reads images and videos"},
         point="relative",
         models="Qwen2-VL, Qwen2.5-VL, Qwen3-VL",
         equation="rotary, pair i by c_{a(i)} / 10000^{2i/d_h}, a(i) one of time, height, width",

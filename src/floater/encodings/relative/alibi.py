@@ -47,6 +47,7 @@ class ALiBi(PositionBias):
     card = Card(
         paper="Press et al. 2022",
         link="https://arxiv.org/abs/2108.12409",
+        stacks={"causal": "language models"},
         point="relative",
         models="BLOOM, MPT, Falcon-RW",
         equation="q_t k_s / sqrt(d_h) - m |s - t|, m = 2^{-8 i / h}",

@@ -46,6 +46,7 @@ class Gaussian(PositionBias):
     card = Card(
         paper="You et al. 2020",
         link="https://arxiv.org/abs/2005.00742",
+        stacks={"encoder": "translation", "decoder": "translation", "cross": "translation, in a variant"},
         point="relative",
         equation="exp(-(s - t - c)^2 / (2 std^2)) / (std sqrt(2 pi)) in place of the softmax",
     )
@@ -101,6 +102,7 @@ class Window(PositionModel):
     card = Card(
         paper="Beltagy et al. 2020",
         link="https://arxiv.org/abs/2004.05150",
+        stacks={"encoder": "Longformer", "causal": "language models"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) - (inf where |s - t| > w)",
     )
@@ -141,6 +143,7 @@ class Synthesizer(DufterAbsolute):
     card = Card(
         paper="Tay et al. 2021",
         link="https://arxiv.org/abs/2005.00743",
+        stacks={"encoder": "translation, T5", "causal": "language models", "decoder": "translation, T5"},
         point="absolute",
         equation="R_{t,s} in place of q_t k_s",
         parameters="t_max**2 * h * l",

@@ -44,7 +44,7 @@ class BiPE(PositionModel):
         spec: the stack of blocks it serves; the table has max_length vectors.
         delimiters: token ids that end a segment, of which they are a part; without any a text is one segment.
         between: "rotary" or "alibi".
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies of "rotary", above 1.
 
     Raises:
@@ -62,6 +62,7 @@ class BiPE(PositionModel):
     card = Card(
         paper="He et al. 2024",
         link="https://arxiv.org/abs/2401.16421",
+        stacks={"causal": "language models"},
         point="both",
         equation="x_t + e[i_t], i_t the place in segment n_t; rotary or ALiBi of n_t",
         parameters="t_max * d",

@@ -51,7 +51,7 @@ class Chang(PositionModel):
     card = Card(
         paper="Chang et al. 2021",
         link="https://arxiv.org/abs/2106.05505",
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="relative",
         equation="A_{ts} = q_t . (k_s + r_{s-t}) / sqrt(d_h) + b_{s-t}, s - t clipped to the window",
         parameters="l * (2 * window + 1) * (h + d // h)",

@@ -101,6 +101,7 @@ class ChenRelative(DistanceTable):
     card = Card(
         paper="Chen et al. 2021",
         link=_LINK,
+        stacks={"encoder": "BERT, translation", "decoder": "translation"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) + r_{s-t}",
         parameters="(2 * t_max - 1) * h * l",
@@ -163,6 +164,7 @@ class ChenAbsolute(PositionBias):
     card = Card(
         paper="Chen et al. 2021",
         link=_LINK,
+        stacks={"encoder": "BERT, translation", "decoder": "translation"},
         point="absolute",
         equation="q_t k_s / sqrt(d_h) + a_t b_s",
         parameters="2 * t_max * d * l",

@@ -42,6 +42,7 @@ class Cope(PositionModel):
     card = Card(
         paper="Golovneva et al. 2024",
         link="https://arxiv.org/abs/2405.18719",
+        stacks={"causal": "language models, counting"},
         point="relative",
         equation="q_t (k_s + e[p_{ts}]) / sqrt(d_h), p_{ts} = sum_{l=s}^t sigmoid(q_t k_l / sqrt(d_h))",
         parameters="l * positions * (d // h)",

@@ -32,7 +32,7 @@ class DATransformer(PositionModel):
     card = Card(
         paper="Wu et al. 2021",
         link="https://aclanthology.org/2021.naacl-main.166",
-        encoders="encoders of texts that are classified",
+        stacks={"encoder": "text classification"},
         point="relative",
         equation="ReLU(q_t k_s) / sqrt(d_h) * (1 + exp(v)) / (1 + exp(v - w |t - s|))",
         parameters="2 * h",

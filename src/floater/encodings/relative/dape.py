@@ -54,6 +54,7 @@ class Dape(PositionModel):
     card = Card(
         paper="Zheng et al. 2024",
         link="https://arxiv.org/abs/2405.14722",
+        stacks={"causal": "language models"},
         point="relative",
         equation="A + B + f([A; B]), A = q_t k_s / sqrt(d_h) and B of all heads, f an MLP",
         parameters="2 * h * l + (3 * h + 1) * width * l",

@@ -98,6 +98,7 @@ class Deberta(PositionModel):
     card = Card(
         paper="He et al. 2021",
         link="https://arxiv.org/abs/2006.03654",
+        stacks={"encoder": "DeBERTa", "causal": "language models"},
         point="both",
         models="DeBERTa, DeBERTa-v3",
         equation="(q_t k_s + q_t (P W_K)_{delta(t,s)} + k_s (P W_Q)_{delta(s,t)}) / sqrt(3 d_h); "

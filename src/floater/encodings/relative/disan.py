@@ -69,7 +69,7 @@ class DiSAN(PositionModel):
     card = Card(
         paper="Shen et al. 2018",
         link="https://arxiv.org/abs/1709.04696",
-        encoders="encoders of sentences, with masks of both directions",
+        stacks={"encoder": "sentences, with masks of both directions"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) - (inf where s >= t, s <= t or s = t)",
         survey=SurveyRow(

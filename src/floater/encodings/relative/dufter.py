@@ -33,6 +33,7 @@ class DufterRelative(DistanceTable):
     card = Card(
         paper="Dufter et al. 2020",
         link="https://aclanthology.org/2020.coling-main.324",
+        stacks={"encoder": "part-of-speech tagging"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) + b_{s-t}",
         parameters="(2 * t_max - 1) * h * l",

@@ -44,7 +44,7 @@ class DynamicBias(PositionBias):
     card = Card(
         paper="Wang et al. 2022",
         link="https://arxiv.org/abs/2108.00154",
-        encoders="encoders of images",
+        stacks={"encoder": "images"},
         point="relative",
         models="CrossFormer",
         equation="q_t k_s / sqrt(d_h) + f(sign(t - s) log(1 + |t - s|)), f an MLP",

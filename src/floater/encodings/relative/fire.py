@@ -111,6 +111,7 @@ class Fire(PositionBias):
     card = Card(
         paper="Li et al. 2024",
         link="https://arxiv.org/abs/2310.04418",
+        stacks={"causal": "language models"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) + f(psi(t - s) / psi(max(L, t))), psi(x) = log(c x + 1); "
         "later keys: f(-psi(s - t) / psi(max(L, s)))",

@@ -50,10 +50,11 @@ class FloaterRotary(Precise):
     2025), GRAPE (Zhang et al. 2025), all with rotations exp(t A).
 
     Args:
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies before training, above 1.
         basis: "fixed" (Q is the identity) or "learned".
-        uncovered: treatment of the initial frequencies; see `Rotary`.
+        uncovered: pairs whose initial period exceeds max_length tokens: "keep" them, "cut" their frequency to
+            zero, or "round" all periods to whole tokens.
         rate: radians over max_length tokens that a parameter of 1 adds; positive.
 
     Raises:

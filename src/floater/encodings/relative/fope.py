@@ -53,6 +53,7 @@ class FoPE(PositionModel):
     card = Card(
         paper="Hua et al. 2025",
         link="https://arxiv.org/abs/2412.17739",
+        stacks={"causal": "language models"},
         point="relative",
         equation="rotary, pair i by sum_m a_{mi} cos(w_m t), sum_m b_{mi} sin(w_m t); w_m t_max >= 2 pi",
         exceptions={"shift": "sines and cosines have coefficients of their own"},

@@ -27,7 +27,7 @@ class Forgetting(PositionModel):
     x-transformers. In the cache a key carries its gate as one more component.
 
     Args:
-        start: initial b.
+        start: initial b, the bias of the gates; the higher, the slower a key is forgotten at first.
 
     Example:
         >>> model = Forgetting(StackSpec(dim=4, heads=2, layers=1, max_length=16), start=0.0)
@@ -42,6 +42,7 @@ class Forgetting(PositionModel):
     card = Card(
         paper="Lin et al. 2025",
         link="https://arxiv.org/abs/2503.02130",
+        stacks={"causal": "language models"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) + sum_{l=s+1}^t log sigmoid(w x_l + b)",
         parameters="l * h * (d + 1)",

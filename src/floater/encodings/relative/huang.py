@@ -24,7 +24,7 @@ def _card(equation: str, parameters: str, differs: str) -> Card:
     return Card(
         paper="Huang et al. 2020",
         link="https://aclanthology.org/2020.findings-emnlp.298",
-        encoders="BERT, an encoder, fine-tuned to answer questions",
+        stacks={"encoder": "BERT, fine-tuned to answer questions"},
         point="relative",
         equation=equation,
         parameters=parameters,

@@ -67,6 +67,7 @@ class Kerple(PositionBias):
     card = Card(
         paper="Chi et al. 2022",
         link="https://arxiv.org/abs/2205.09921",
+        stacks={"causal": "language models"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) - r1 log(1 + r2 |s - t|), or - r1 |s - t|^r2",
         parameters="2 * h",

@@ -63,6 +63,7 @@ class Path(PositionModel):
     card = Card(
         paper="Yang et al. 2025",
         link="https://arxiv.org/abs/2505.16381",
+        stacks={"causal": "language models"},
         point="relative",
         equation="q_t (prod_{l=s+1}^t (I - beta_l w_l w_l^T)) k_s / sqrt(d_h), beta_l and w_l of token l",
         parameters="l * (2 * rank * d + kernel * d + h * (d + 1))",

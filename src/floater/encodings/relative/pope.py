@@ -48,6 +48,7 @@ class PoPE(PositionModel):
     card = Card(
         paper="Gopalakrishnan et al. 2025",
         link="https://arxiv.org/abs/2509.10534",
+        stacks={"causal": "language models, music, genomes"},
         point="relative",
         equation="sum_c softplus(q_{t,c}) softplus(k_{s,c}) cos((s - t) w_c + delta_c) / sqrt(d_h)",
         parameters="l * d",

@@ -36,6 +36,7 @@ class RNNTransformer(PositionModel):
     card = Card(
         paper="Neishi and Yoshinaga 2019",
         link="https://doi.org/10.18653/v1/K19-1031",
+        stacks={"encoder": "translation", "decoder": "translation"},
         point="relative",
         equation="h_t = GRU(x_t, h_{t-1}) instead of x_t",
         parameters="6 * d * d + 6 * d",

@@ -59,6 +59,7 @@ class Rotary(PositionModel):
     card = Card(
         paper="Su et al. 2021",
         link="https://arxiv.org/abs/2104.09864",
+        stacks={"encoder": "BERT, translation", "causal": "language models", "decoder": "translation"},
         point="relative",
         models="Llama, Mistral, Qwen, Gemma, GPT-NeoX, ModernBERT",
         equation="(R_t W_q x_t)^T (R_s W_k x_s), R_t rotates pair i by t / 10000^{2i/d_h}",

@@ -23,7 +23,7 @@ class RRTransformer(RNNTransformer):
     a standard normal distribution, as in the released program.
 
     Args:
-        clip: the farthest distance with a vector of its own, at least 1; see `Shaw`.
+        clip: the farthest distance with a vector of its own, at least 1; farther ones share that vector.
         values: whether values get vectors too.
 
     Raises:
@@ -38,6 +38,7 @@ class RRTransformer(RNNTransformer):
     card = Card(
         paper="Neishi and Yoshinaga 2019",
         link="https://doi.org/10.18653/v1/K19-1031",
+        stacks={"encoder": "translation", "decoder": "translation"},
         point="relative",
         equation="h_t = GRU(x_t, h_{t-1}) instead of x_t; q_t (k_s + a^K_{clip(s-t)}) / sqrt(d_h); "
         "sum_s w_ts (v_s + a^V_{clip(s-t)})",

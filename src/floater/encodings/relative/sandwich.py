@@ -45,6 +45,7 @@ class Sandwich(PositionBias):
     card = Card(
         paper="Chi et al. 2023",
         link="https://arxiv.org/abs/2212.10356",
+        stacks={"causal": "language models"},
         point="relative",
         equation="q_t k_s / sqrt(d_h) + h / (8 i) sum_j cos((t - s) / 10000^{2j/width}), heads i = 1 ... h",
     )

@@ -43,12 +43,13 @@ class SelfExtend(Rotary):
     Args:
         spec: the stack of blocks it serves; head_dim must be even.
         form: "floor", "leaky" or "rectified".
-        group: G, above 1.
+        group: G, the tokens that share a position beyond the window; above 1.
         window: w in tokens; half of max_length by default, at least 1.
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
-        partial: share of the components that rotate; see `Rotary`.
-        scaling: rule that rescales the frequencies; see `Rotary`.
+        partial: share of the components of a head that rotate, the first ones, above 0 and at most 1.
+        scaling: None, or a rule that rescales the frequencies for longer texts: a mapping with `rope_type`
+            "linear", "dynamic", "yarn", "longrope", "llama3" or "proportional" and its keys.
 
     Raises:
         PositionError: if an option is not valid.
@@ -65,6 +66,7 @@ class SelfExtend(Rotary):
     card = Card(
         paper="Jin et al. 2024",
         link="https://arxiv.org/abs/2401.01325",
+        stacks={"causal": "language models"},
         point="relative",
         equation="rotary at d for d < w, else at floor(t/G) - floor(s/G) + w - w/G; ReRoPE: at w",
         exceptions={"shift": "groups begin at multiples of G; form='leaky' and 'rectified' have none"},

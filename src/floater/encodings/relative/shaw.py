@@ -70,6 +70,7 @@ class Shaw(ShawTables):
     card = Card(
         paper="Shaw et al. 2018",
         link="https://arxiv.org/abs/1803.02155",
+        stacks={"encoder": "translation", "decoder": "translation"},
         point="relative",
         equation="q_t (k_s + a^K_{clip(s-t)}) / sqrt(d_h); sum_s w_ts (v_s + a^V_{clip(s-t)})",
         parameters="2 * (2 * clip + 1) * (d // h) * l",

@@ -141,6 +141,7 @@ class SineSPE(Precise, StochasticPositions):
     card = Card(
         paper="Liutkus et al. 2021",
         link="https://arxiv.org/abs/2105.08399",
+        stacks={"encoder": "long-range tasks", "causal": "music"},
         point="relative",
         equation="E[A_{ts}] = sum_d q_{t,d} k_{s,d} ((1 - g_d) P_d(t - s) + g_d) / sqrt(d_h); "
         "P_d(t - s) = sum_k a_{d,k}^2 cos(2 pi f_{d,k} (t - s) + c_{d,k}) / 2K",
@@ -216,6 +217,7 @@ class ConvSPE(StochasticPositions):
     card = Card(
         paper="Liutkus et al. 2021",
         link="https://arxiv.org/abs/2105.08399",
+        stacks={"encoder": "long-range tasks", "causal": "music"},
         point="relative",
         equation="E[A_{ts}] = sum_d q_{t,d} k_{s,d} ((1 - g_d) P_d(t - s) + g_d) / sqrt(d_h); "
         "P_d(t - s) = sum_i a_{d,i} b_{d,i+t-s}",

@@ -41,6 +41,7 @@ class StickBreaking(PositionModel):
     card = Card(
         paper="Tan et al. 2025",
         link="https://arxiv.org/abs/2410.17980",
+        stacks={"causal": "language models"},
         point="relative",
         equation="sum_s beta_{ts} prod_{s<l<t} (1 - beta_{tl}) v_s, beta_{ts} = sigmoid(q_t k_s / sqrt(d_h))",
     )

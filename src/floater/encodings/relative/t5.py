@@ -85,6 +85,7 @@ class T5(PositionBias):
     card = Card(
         paper="Raffel et al. 2020",
         link="https://arxiv.org/abs/1910.10683",
+        stacks={"encoder": "T5", "causal": "language models, for comparison", "decoder": "T5"},
         point="relative",
         models="T5, mT5, Flan-T5",
         equation="q_t k_s + b_{bucket(s - t)}",

@@ -55,7 +55,7 @@ class Tener(PositionModel):
     card = Card(
         paper="Yan et al. 2019",
         link="https://arxiv.org/abs/1911.04474",
-        encoders="encoders that recognise named entities",
+        stacks={"encoder": "named entities"},
         point="relative",
         equation="q_t x_s + q_t R_{t-s} + u x_s + v R_{t-s}",
         parameters="2 * d * l",

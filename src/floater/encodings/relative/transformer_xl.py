@@ -63,6 +63,7 @@ class TransformerXL(PositionModel):
     card = Card(
         paper="Dai et al. 2019",
         link="https://arxiv.org/abs/1901.02860",
+        stacks={"causal": "language models"},
         point="relative",
         models="Transformer-XL, XLNet",
         equation="(q_t k_s + q_t W_r R_{t-s} + u k_s + v W_r R_{t-s}) / sqrt(d_h)",

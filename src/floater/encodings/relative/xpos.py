@@ -55,7 +55,7 @@ class XPos(PositionModel):
     positions beyond raise an error. The paper's blockwise causal attention at test time is not part of it.
 
     Args:
-        pairs: see `Rotary`.
+        pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
         scale_base: tokens over which pair i decays by zeta_i; positive.
 
@@ -74,6 +74,7 @@ class XPos(PositionModel):
     card = Card(
         paper="Sun et al. 2023",
         link="https://arxiv.org/abs/2212.10554",
+        stacks={"causal": "language models"},
         point="relative",
         equation="sum_i zeta_i^{(t-s)/512} Re(q_i k_i* exp(i (t-s) w_i)), s <= t, zeta_i = (2i/d_h + .4)/1.4",
     )

@@ -51,6 +51,7 @@ class Graformer(Structured, PositionBias):
     card = Card(
         paper="Schmitt et al. 2021",
         link="https://aclanthology.org/2021.textgraphs-1.2",
+        stacks={"encoder": "graphs to text"},
         point="relative",
         equation="q_t k_s + b_{r(t,s)}, r the signed length of the shortest path",
         parameters="2 * (t_max + 1) * h",

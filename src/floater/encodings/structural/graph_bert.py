@@ -52,6 +52,7 @@ class GraphBert(Structured, AddedVectors):
     card = Card(
         paper="Zhang et al. 2020",
         link="https://arxiv.org/abs/2001.05140",
+        stacks={"encoder": "nodes of graphs"},
         point="both",
         equation="x_t + p_{WL(t)} + p_{rank(t)} + p_{d(0,t)}, p sinusoidal",
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),

@@ -51,6 +51,7 @@ class GraphGRU(Structured):
     card = Card(
         paper="Cai and Lam 2020",
         link="https://arxiv.org/abs/1911.07470",
+        stacks={"encoder": "graphs to text, translation"},
         point="relative",
         equation="(q_t + a_{t,s}) (k_s + b_{t,s}), [a; b] = W^r GRU(labels from t to s)",
         parameters="(2 * l + 11 / 2) * d * d + 7 * d + (2 * labels + 2) * d",

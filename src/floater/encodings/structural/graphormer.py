@@ -46,6 +46,7 @@ class Graphormer(Structured, PositionBias):
     card = Card(
         paper="Ying et al. 2021",
         link="https://arxiv.org/abs/2106.05234",
+        stacks={"encoder": "molecules"},
         point="both",
         models="Graphormer",
         equation="x_t + z_deg(t); q_t k_s / sqrt(d_h) + b_{d(t,s)} + mean_n W_n w_{label(e_n)} over the path",

@@ -47,6 +47,7 @@ class Laplacian(Structured):
     card = Card(
         paper="Dwivedi and Bresson 2020",
         link="https://arxiv.org/abs/2012.09699",
+        stacks={"encoder": "graphs"},
         point="absolute",
         equation="x_t + C l_t + c, l_t the Laplacian eigenvectors at t; attention to neighbours",
         parameters="vectors * d + d",

@@ -35,6 +35,7 @@ class RandomWalk(Structured):
     card = Card(
         paper="Dwivedi et al. 2022",
         link="https://arxiv.org/abs/2110.07875",
+        stacks={"encoder": "graphs"},
         point="absolute",
         equation="x_t + C r_t + c, r_{t,k} = ((D^{-1} A)^k)_{tt}, k = 1 ... steps",
         parameters="steps * d + d",

@@ -47,6 +47,7 @@ class SPRAbsolute(Structured, AddedVectors):
     card = Card(
         paper="Wang et al. 2019",
         link="https://arxiv.org/abs/1909.00383",
+        stacks={"encoder": "translation"},
         point="absolute",
         equation="x_t + p_{abs(t)}, abs(t) = d_tree(t, ROOT), p sinusoidal",
         survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
@@ -113,6 +114,7 @@ class SPRRelative(Structured):
     card = Card(
         paper="Wang et al. 2019",
         link="https://arxiv.org/abs/1909.00383",
+        stacks={"encoder": "translation"},
         point="relative",
         equation="q_t (k_s + a_{rel(t,s)}), sum_s A_ts (v_s + b_{rel(t,s)})",
         parameters="2 * (2 * t_max + 1) * d",

@@ -54,6 +54,7 @@ class Structural(Structured):
     card = Card(
         paper="Zhu et al. 2019",
         link="https://arxiv.org/abs/1909.00136",
+        stacks={"encoder": "graphs to text"},
         point="relative",
         equation="q_t (k_s + W^r r_{t,s}), sum_s A_ts (v_s + W^f r_{t,s})",
         parameters="(2 * l + 3) * d * d + (d + 1) * width + (2 * labels + 2) * d",

@@ -39,7 +39,7 @@ class BertA(Learned):
     card = Card(
         paper="Devlin et al. 2019",
         link="https://arxiv.org/abs/1810.04805",
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="absolute",
         models="BERT, RoBERTa",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h)",
@@ -61,7 +61,8 @@ class BertR(PositionModel):
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
-        buckets: number of buckets of distances; see `T5`.
+        buckets: number of buckets of distances, even, at least 4: one for each near distance, logarithmic
+            ones beyond.
         max_distance: distance at which the last bucket begins.
 
     Raises:
@@ -75,7 +76,7 @@ class BertR(PositionModel):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="both",
         equation="((x_t + p_t) W_Q) ((x_s + p_s) W_K) / sqrt(d_h) + b_{bucket(s-t)}",
         parameters="t_max * d + buckets * h",
@@ -132,7 +133,7 @@ class BertAD(PositionModel):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="absolute",
         equation="(x_t W_Q + p_t U_Q) (x_s W_K + p_s U_K) / sqrt(4 d_h)",
         parameters="t_max * d + 2 * d * d",

@@ -188,7 +188,7 @@ class UntiedCls(PositionBias):
     card = Card(
         paper="Ke et al. 2021",
         link="https://arxiv.org/abs/2006.15595",
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="both",
         equation="q_t k_s + reset(b_{s-t}): theta_1 where t is [CLS], else theta_2 where s is",
         parameters="34 * h",

@@ -38,8 +38,8 @@ class TupeA(PositionBias):
         spec: the stack of blocks it serves; max_length positions.
         cls: the token that is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
             without untying it).
-        matrix: "factored", or "free": a scalar per head and pair of positions and free thetas (section 5, a
-            failed attempt).
+        matrix: of positions: "factored", products of projected vectors, or "free", a scalar per head and pair
+            of positions and free thetas (section 5, a failed attempt).
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -54,7 +54,7 @@ class TupeA(PositionBias):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="absolute",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h))",
         parameters="2 * d * d + t_max * d + 4 * d",
@@ -166,9 +166,12 @@ class TupeR(TupeA):
 
     Args:
         spec: the stack of blocks it serves; max_length positions.
-        cls: see `TupeA`.
-        matrix: see `TupeA`.
-        buckets: number of buckets of distances; see `T5`.
+        cls: the token that is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
+            without untying it).
+        matrix: of absolute positions: "factored", products of projected vectors, or "free", a scalar per head
+            and pair of positions and free thetas (section 5, a failed attempt).
+        buckets: number of buckets of distances, even, at least 4: one for each near distance, logarithmic
+            ones beyond.
         max_distance: distance at which the last bucket begins.
         relative: "free", a scalar per head and bucket, or "factored", by `FactoredBias` (appendix D, a failed
             attempt).
@@ -184,7 +187,7 @@ class TupeR(TupeA):
     card = Card(
         paper="Ke et al. 2021",
         link=_LINK,
-        encoders="BERT, an encoder",
+        stacks={"encoder": "BERT"},
         point="both",
         equation="q_t k_s / sqrt(2 d_h) + reset((p_t U_Q) (p_s U_K) / sqrt(2 d_h) + b_{bucket(s-t)})",
         parameters="2 * d * d + t_max * d + 4 * d + buckets * h",

@@ -8,16 +8,20 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from floater.encodings import PositionError, PositionModel, StackSpec, catalogue, options
+from floater.encodings import PositionError, StackSpec, catalogue, options
 from floater.encodings.bibliography import Reference
-from floater.encodings.card import CONTRACT
+from floater.encodings.card import CONTRACT, Stack
 from floater.encodings.measure import count, measure
 from floater.errors import DataError, nearest
 from floater.lab.table import Cell, Table
 
 LETTERS = "d is dim, h heads, l layers, t_max the training length"
-
-
+_SITES: Mapping[str, tuple[Stack, ...]] = {
+    "self": ("encoder", "causal"),
+    "decoder": ("decoder",),
+    "cross": ("cross",),
+}
+"""The stacks in which an encoding with a site acts."""
 TEXT = (
     *("name", "year", "point", "injection", "recurring", "unbound", "parameters"),
     *("paper", "learnable", "kernel"),
@@ -26,7 +30,8 @@ PAGE = (
     *("name", "paper", "published", "structure", "point", "injection", "learnable", "recurring", "unbound"),
     *("beyond", "kernel", "cache", "models", "formula", "parameters"),
 )
-"""Columns of the table as text, of which those are shown that fit, and in Markdown and LaTeX."""
+LATEX = ("name", "paper", "point", "injection", "learnable", "recurring", "unbound", "parameters")
+"""Columns of the table as text, of which those are shown that fit, in Markdown, and in LaTeX."""
 
 
 def columns(name: str, spec: StackSpec) -> dict[str, Any]:
@@ -69,6 +74,7 @@ def columns(name: str, spec: StackSpec) -> dict[str, Any]:
         "formula": card.parameters,
         "survey": card.survey.parameters if card.survey else "",
         "models": card.models,
+        "stacks": stacks(name),
         "options": ", ".join(f"{option}={value!r}" for option, value in defaults.items()),
         "summary": summary(name),
         **_reference(card.references[0] if card.references else None),
@@ -142,7 +148,7 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         **{key: _text(row[key]) for key in ("recurring", "unbound", "beyond", "kernel", "cache")},
         **({"models": card.models} if card.models else {}),
         "parameters": number if row["formula"] == "0" else f"{row['formula']} = {number}",
-        "sites": ", ".join(model.sites),
+        "stacks": row["stacks"],
         "recipe": card.recipe,
         **({"reads": f"Positions.{needs}"} if needs else {}),
     }
@@ -160,7 +166,6 @@ def entry(name: str, spec: StackSpec, width: int = 110) -> str:
         ("Differs from the survey", differs),
         ("Does not keep", exceptions),
         ("Keeps in memory", {"matrix of all pairs": card.pair_matrix} if card.pair_matrix else {}),
-        ("Beyond the paper", _beyond(model)),
     ]
     lines = [f"{name}: {row['paper']}, {row['link']}"]
     lines += textwrap.wrap(f"“{row['title']}”, {row['venue'] or 'preprint'}", width) if row["title"] else []
@@ -189,6 +194,25 @@ def summary(name: str) -> str:
     return " ".join((inspect.getdoc(catalogue()[name]) or "").split("\n\n")[0].split())
 
 
+def stacks(name: str) -> str:
+    """Return in which stacks the paper of a position model has it, and in which it also acts here.
+
+    Example:
+        >>> stacks("tener")
+        'encoder (named entities); beyond the paper: causal, decoder'
+    """
+    model = catalogue()[name]
+    card = model.card
+    acts = [stack for site in model.sites for stack in _SITES[site] if stack not in card.exceptions]
+    if not card.stacks:
+        return f"{', '.join(acts)}; in no paper"
+    text = ", ".join(f"{stack} ({use})" for stack, use in card.stacks.items())
+    beyond = [stack for stack in acts if stack not in card.stacks]
+    missing = [stack for stack in card.stacks if stack not in acts]
+    text += f"; beyond the paper: {', '.join(beyond)}" if beyond else ""
+    return text + (f"; not here: {', '.join(missing)}" if missing else "")
+
+
 def arguments(name: str) -> Iterator[tuple[str, str]]:
     """Return the options that a position model's documentation explains, and the text on each.
 
@@ -201,11 +225,6 @@ def arguments(name: str) -> Iterator[tuple[str, str]]:
     entries = section[1] if section else ""
     for key, text in re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", entries, re.MULTILINE):
         yield key, " ".join(text.split())
-
-
-def _beyond(model: type[PositionModel]) -> dict[str, str]:
-    """Return what the library serves of which the paper of an encoding has none."""
-    return {"causal stacks, decoders": f"the paper has {model.card.encoders}"} if model.card.encoders else {}
 
 
 def _text(value: Any) -> str:

@@ -97,16 +97,19 @@ def run(arguments: argparse.Namespace) -> None:
     names = [row["name"] for row in rows]
     shown = arguments.columns.split(",") if arguments.columns else None
     if arguments.bibtex:
-        from floater.encodings.bibliography import bibtex
+        from floater.encodings.bibliography import bibtex, references
 
-        print(bibtex(reference for name in names for reference in catalogue()[name].card.references))
+        papers = [reference for name in names for reference in catalogue()[name].card.references]
+        if len(names) == len(catalogue()):  # and the papers that analyse encodings, which --topics cites
+            papers += references().values()
+        print(bibtex(papers))
     elif arguments.survey:
         form = arguments.format or "text"
         print(survey.table(rows, whole=form != "text").format(form))
         if form == "text":
             print(f"\n{survey.legend(names, width())}")
     elif arguments.format not in (None, "text"):
-        page = listing.PAGE if arguments.format in ("markdown", "latex") else None
+        page = {"markdown": listing.PAGE, "latex": listing.LATEX}.get(arguments.format)
         print(listing.table(rows, shown or page).format(arguments.format))
     elif arguments.names and not shown:
         print("\n\n".join(listing.entry(name, spec, width()) for name in names))
