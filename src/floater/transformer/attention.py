@@ -16,6 +16,7 @@ from floater.encodings.context import AttentionContext, Projection
 from floater.transformer.config import FloaterConfig
 from floater.transformer.kernels import Kernel, Linear, kernel_for
 from floater.transformer.memory import Earlier
+from floater.transformer.uncast import Uncast
 
 _SPEC = StackSpec(dim=1, heads=1, layers=1, max_length=1)
 _IDENTITY = PositionModel(_SPEC)
@@ -115,7 +116,7 @@ class Attention(nn.Module):
             q, k, v = project_qkv(position, context)
         else:
             whole = torch.cat([earlier.hidden.to(x.dtype), x], 1)
-            q, k, v = project_qkv(position, AttentionContext(earlier.state, layer, whole, projections))
+            q, k, v = project_qkv(position, AttentionContext(earlier.state.value, layer, whole, projections))
             q = q[:, :, whole.shape[1] - x.shape[1] :]
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
@@ -172,7 +173,7 @@ class Source(NamedTuple):
 
     hidden: Tensor
     position: PositionModel
-    state: Any
+    state: Uncast[Any]
     valid: Tensor | None
 
 
@@ -220,7 +221,7 @@ class CrossAttention(Attention):
             cached: Any = pair.cross_attention_cache.layers[layer]
             k, v = cached.keys, cached.values
         else:
-            at_source = AttentionContext(source.state, layer, source.hidden)
+            at_source = AttentionContext(source.state.value, layer, source.hidden)
             k = self._project("key", self.key, source.position, at_source)
             v = self._project("value", self.value, source.position, at_source)
             if pair is not None:
