@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
-from floater.encodings import PositionModel, StackSpec
+from floater.encodings import PositionError, PositionModel, StackSpec
 from floater.encodings.attention import AttentionCall, mask_of_pairs, project, project_qkv
 from floater.encodings.context import AttentionContext, Projection
+from floater.encodings.sharded import split_heads
 from floater.transformer.config import FloaterConfig
 from floater.transformer.kernels import Kernel, Linear, kernel_for
 from floater.transformer.memory import Earlier
@@ -143,6 +144,11 @@ class Attention(nn.Module):
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute a call by the kernel that serves it, and project its outputs; returns as `forward`."""
         kernel: Kernel
+        if self.config.attention_temperature == "learned" and call.q.shape[1] != self.heads:
+            raise PositionError(
+                f"{call.q.shape[1]} of {self.heads} heads are on this process; attention_temperature "
+                "'learned' needs all"
+            )
         if self.config.attention == "softmax":
             kernel = kernel_for(call, self.config._attn_implementation)
         else:
@@ -235,4 +241,4 @@ class CrossAttention(Attention):
     ) -> Tensor:
         """Project the context's x to (batch, heads, T, head_dim), with the positions' bias."""
         y = project(linear, context.x, position.projection_bias(name, context))
-        return y.view(*y.shape[:-1], self.heads, y.shape[-1] // self.heads).transpose(1, 2)
+        return split_heads(y, position.spec).transpose(1, 2)
