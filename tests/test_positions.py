@@ -1,7 +1,5 @@
 """Builders of positions against plain loops."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -96,7 +94,7 @@ def test_times_keep_their_values():
 def test_special_tokens_are_known_where_they_are_given():
     positions = Positions.arange(3)
     assert positions.special is None
-    marked = replace(positions, special=torch.tensor([[True, False, False], [True, False, True]]))
+    marked = positions.but(special=torch.tensor([[True, False, False], [True, False, True]]))
     assert marked.special.tolist() == [[True, False, False], [True, False, True]]
     assert marked.query is positions.query
 
@@ -227,7 +225,7 @@ def test_integer_stamps_of_nanoseconds_are_not_rounded():
 
 
 def test_everything_goes_to_a_device_wherever_the_queries_are():
-    mixed = replace(Positions.arange(3, device="meta"), language=torch.zeros(1, 3, dtype=torch.long))
+    mixed = Positions.arange(3, device="meta").but(language=torch.zeros(1, 3, dtype=torch.long))
     assert mixed.to("meta").language.device.type == "meta"
 
 
@@ -239,7 +237,7 @@ def test_a_bound_of_positions_is_known_of_counted_ones_and_forgotten_by_others()
         assert positions.to("meta").below == positions.repeat(2).below == 3
         assert positions.but(token=torch.zeros(1, positions.query.shape[1], dtype=torch.long)).below == 3
         assert positions.but(key=positions.key + 5).below is None
-        assert replace(positions, key=positions.key + 5).below is None
+        assert positions.but(key=positions.key + 5).below is None
     assert Positions.times(torch.tensor([[0.0, 1.0]])).below is None
 
 

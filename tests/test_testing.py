@@ -44,7 +44,7 @@ class Columns(Sine):
 
     def prepare(self, positions: Positions) -> Tensor:
         columns = torch.arange(positions.query.shape[1])[None].expand_as(positions.query)
-        return super().prepare(replace(positions, query=columns))
+        return super().prepare(positions.but(query=columns))
 
 
 class Ahead(Sine):

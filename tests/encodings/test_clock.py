@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -351,5 +350,5 @@ def test_documents_of_real_times_begin_anew():
     whole = logits(clock, packed, x)
     alone = logits(clock, Positions.arange(2), x[:, 3:])
     assert_close(whole[..., 3:, 3:], alone)
-    times = replace(packed, query=packed.query + 0.5, key=packed.key + 0.5)
+    times = packed.but(query=packed.query + 0.5, key=packed.key + 0.5)
     assert_close(logits(clock, times, x)[..., 3:, 3:], alone)

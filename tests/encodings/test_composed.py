@@ -1,7 +1,5 @@
 """Compositions against the parts they are made of."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -294,7 +292,7 @@ def test_rotations_are_relative_together_in_the_same_planes_only(models, commute
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.7)
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
-    shifted = replace(positions, query=positions.query + 7, key=positions.key + 7)
+    shifted = positions.but(query=positions.query + 7, key=positions.key + 7)
     here, there = (attended(model, x, at).logits for at in (positions, shifted))
     assert torch.allclose(here, there, atol=1e-5) == commute
     assert ("shift" not in model.card.exceptions) == commute

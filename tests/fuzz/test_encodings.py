@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -66,8 +65,7 @@ def everything(
         sizes = [max(int(count.max()) + 1, 1) for count in counts]
         parents = [[(i - 1) // 2 if i else -1 for i in range(size)] for size in sizes]
         structure = trees(parents, words=list(counts))
-    return dataclasses.replace(
-        positions,
+    return positions.but(
         target_length=9 + row[:, 0],
         language=(query + row) % 2,
         reordered=(5 * query + row) % 7,
@@ -190,7 +188,7 @@ def test_what_is_relative_does_not_see_a_shift(
     card = encoder.position.card
     assume(card.point in ("relative", "none") and "shift" not in card.exceptions)
     here = mask_positions(encoder.position, torch.ones(1, length, dtype=torch.long), [0])
-    there = dataclasses.replace(here, query=here.query + shift, key=here.key + shift)
+    there = here.but(query=here.query + shift, key=here.key + shift)
     torch.testing.assert_close(encoder(x, there), encoder(x, here), rtol=1e-5, atol=1e-5)
 
 

@@ -9,6 +9,7 @@ from floater import PositionError, Positions
 from floater.flow import sinusoid
 from floater.transformer import FloaterForCausalLM, FloaterForConditionalGeneration
 from floater.transformer.attention import Source
+from floater.transformer.uncast import Uncast
 
 CROSS = {"position": "sinusoidal", "position_options": {"injection": "cross"}}
 RELATIVE = {"position": ["floater_relative", {"name": "sinusoidal", "injection": "cross"}]}
@@ -20,7 +21,7 @@ def test_queries_and_keys_are_joined_by_maps_of_sinusoids():
     decoder, x, source = model.decoder, torch.randn(2, 3, 16).double(), torch.randn(2, 5, 16).double()
     attention = decoder.blocks[1].cross_attention
     here, there = Positions.arange(3), Positions.arange(5)
-    states = decoder.position.prepare(here), decoder.cross_position.prepare(there)
+    states = decoder.position.prepare(here), Uncast(decoder.cross_position.prepare(there))
     encoded = Source(source, decoder.cross_position, states[1], None)
     found, _ = attention(x, encoded, decoder.position, states[0], None)
     q = attention.query(x) + sinusoid(here.query, 16).double() @ decoder.position.maps[1]

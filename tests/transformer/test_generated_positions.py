@@ -1,7 +1,5 @@
 """Generation at positions of the caller, against forward passes over the whole text without a cache."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from transformer_cases import made, tokens
@@ -153,7 +151,7 @@ def _row(positions, row):
         for name in ("query", "key", "key_valid", "language", "reordered")
         if (value := getattr(positions, name)) is not None
     }
-    return replace(positions, **changed)
+    return positions.but(**changed)
 
 
 @torch.no_grad()

@@ -1,7 +1,6 @@
 """Positions given to the models instead of those that the attention mask says."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -40,7 +39,7 @@ def test_positions_of_the_mask_change_nothing(cls):
     placed = Positions.from_mask(mask)
     assert torch.equal(model(ids, mask, positions=placed, **target(cls))[0], expected)
     assert torch.equal(model(ids, positions=placed, **target(cls))[0], expected)
-    unpadded = replace(placed, key_valid=None)
+    unpadded = placed.but(key_valid=None)
     assert torch.equal(model(ids, mask, positions=unpadded, **target(cls))[0], expected)
 
 
@@ -124,17 +123,15 @@ def test_a_target_length_is_for_the_decoder():
     model = made(FloaterForConditionalGeneration, "ldpe", position_options={"plain": True})
     ids, decoder_ids = tokens(2, 4), tokens(2, 3)
     outs = [
-        model(ids, None, decoder_ids, positions=replace(Positions.arange(4), target_length=torch.tensor([n])))
+        model(ids, None, decoder_ids, positions=Positions.arange(4).but(target_length=torch.tensor([n])))
         for n in (3, 9)
     ]
     assert torch.equal(outs[0].encoder_last_hidden_state, outs[1].encoder_last_hidden_state)
     assert not torch.allclose(outs[0].logits, outs[1].logits, atol=1e-3)
-    lengths = replace(Positions.arange(4), target_length=torch.tensor([3, 9]))
+    lengths = Positions.arange(4).but(target_length=torch.tensor([3, 9]))
     settings = {"max_new_tokens": 5, "num_beams": 2, "return_dict_in_generate": True, "output_scores": True}
     both = model.generate(ids, positions=lengths, **settings)
-    one = model.generate(
-        ids[1:], positions=replace(lengths, target_length=lengths.target_length[1:]), **settings
-    )
+    one = model.generate(ids[1:], positions=lengths.but(target_length=lengths.target_length[1:]), **settings)
     torch.testing.assert_close(one.scores[0], both.scores[0][2:])
 
 
@@ -194,11 +191,10 @@ def test_models_of_the_source_alone_translate(name):
     model = made(FloaterForConditionalGeneration, name)
     ids, at = tokens(2, 6), torch.arange(6)[None]
     positions = Positions(at, at, reordered=torch.tensor([[1, 0, 2, 4, 3, 5], [5, 4, 3, 2, 1, 0]]))
-    positions = replace(positions, language=torch.tensor([[0] * 6, [1] * 6]))
+    positions = positions.but(language=torch.tensor([[0] * 6, [1] * 6]))
     written = model.generate(ids, positions=positions, max_new_tokens=5, do_sample=False)
     for row in range(2):
-        own = replace(
-            positions,
+        own = positions.but(
             reordered=positions.reordered[row : row + 1],
             language=positions.language[row : row + 1],
         )
@@ -207,7 +203,7 @@ def test_models_of_the_source_alone_translate(name):
             logits = model(ids[row : row + 1], decoder_input_ids=steps, positions=own).logits
             steps = torch.cat([steps, logits[:, -1:].argmax(-1)], 1)
         assert torch.equal(steps[0], written[row, : steps.shape[1]])
-    other = replace(positions, reordered=at, language=positions.language.flip(0))
+    other = positions.but(reordered=at, language=positions.language.flip(0))
     decoded = {"decoder_input_ids": tokens(2, 4, seed=1)}
     change = model(ids, positions=positions, **decoded).logits - model(ids, positions=other, **decoded).logits
     assert float(change.abs().max()) > 1e-4

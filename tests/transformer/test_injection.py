@@ -17,6 +17,7 @@ from floater.transformer import (
 )
 from floater.transformer.attention import Attention, Source
 from floater.transformer.stacks import Decoder, Encoder
+from floater.transformer.uncast import Uncast
 
 
 @pytest.mark.parametrize("case", POSITIONS)
@@ -170,7 +171,7 @@ def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():
     found = encoder(x, Positions.arange(5))
     y, plain = x + 1, PositionModel(encoder.position.spec)
     for layer, block in enumerate(encoder.blocks):
-        y = block(y * (layer + 2), plain, None, None)
+        y = block(y * (layer + 2), plain, Uncast(None), None)
     torch.testing.assert_close(found, y)
 
 
@@ -182,7 +183,7 @@ def test_the_hooks_of_cross_attention_see_target_and_source_positions():
     x, source = torch.randn(2, 3, 16).double(), torch.randn(2, 4, 16).double()
     mask = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]])
     target, memory = Positions.arange(3, offset=2), Positions.from_mask(mask)
-    states = decoder.position.prepare(target), decoder.cross_position.prepare(memory)
+    states = decoder.position.prepare(target), Uncast(decoder.cross_position.prepare(memory))
     encoded = Source(source, decoder.cross_position, states[1], memory.key_valid)
     found, _ = cross(x, encoded, decoder.position, states[0], None)
     i = torch.tensor([[2], [3], [4]])

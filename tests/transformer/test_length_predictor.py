@@ -1,7 +1,5 @@
 """The length predictor, and encoder-decoders whose position model must know the target's length."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -77,7 +75,7 @@ def test_the_length_is_the_one_given_that_of_the_labels_or_the_predicted():
     source = model.encode(tokens(3, 5), MASK)[0]
     predicted, counted = model.length(source, MASK.bool()), torch.tensor([4, 2, 3])
     assert not torch.equal(predicted, counted)
-    placed = replace(Positions.from_mask(MASK), target_length=counted)
+    placed = Positions.from_mask(MASK).but(target_length=counted)
     expected = out(model, target_length=counted).logits
     assert torch.equal(out(model, labels=LABELS).logits, expected)
     assert torch.equal(out(model, positions=placed).logits, expected)

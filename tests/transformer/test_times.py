@@ -1,7 +1,6 @@
 """Random times of training: their laws, who reads them, and that one draw serves all of a pass."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -134,7 +133,7 @@ def test_times_change_what_reads_them_and_nothing_else(name):
     encoder = stirred_encoder(name)
     x, at = torch.randn(1, 6, 16, dtype=torch.double), positions_for(encoder.position, 6)
     plain = encoder(x, at)
-    timed = encoder(x, replace(at, query_time=at.query * 3 + 1, key_time=at.key * 3 + 1))
+    timed = encoder(x, at.but(query_time=at.query * 3 + 1, key_time=at.key * 3 + 1))
     assert bool((plain != timed).any()) == encoder.position.reads_times
 
 
@@ -161,7 +160,7 @@ def test_a_pass_in_training_is_one_at_the_drawn_times(case, mode):
         trained = model.train()(ids, **given).logits
         torch.manual_seed(3)
         drawn = law.sample(int(at.key.max()))
-        timed = replace(at, query_time=drawn(at.query), key_time=drawn(at.key))
+        timed = at.but(query_time=drawn(at.query), key_time=drawn(at.key))
         expected = model.eval()(ids, **given, positions=timed).logits
         torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-4)
         assert not torch.allclose(trained, model(ids, **given).logits, atol=1e-3)
@@ -212,7 +211,7 @@ def test_memory_stands_at_the_times_of_its_pass():
     model.eval()(ids[:, :4], memory=memory)
     position = model.model.encoder.position
     prepare = type(position).prepare
-    position.prepare = lambda at: prepare(position, replace(at, query=drawn(at.query), key=drawn(at.key)))
+    position.prepare = lambda at: prepare(position, at.but(query=drawn(at.query), key=drawn(at.key)))
     torch.testing.assert_close(model(ids[:, 4:], memory=memory).logits, found)
 
 

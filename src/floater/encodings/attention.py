@@ -14,14 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.context import AttentionContext
+from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.model import QKV, PositionModel
+from floater.encodings.sharded import check_heads, follow_projection, is_plain, split_heads
 from floater.encodings.terms import AttentionTerms
 
 
@@ -44,10 +45,12 @@ def project(linear: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None) 
     """
     if bias is None:
         return linear(x)
-    # A module that replaces a linear layer, or has hooks, computes more than a product with its weights.
-    if type(linear) is nn.Linear and not linear._forward_hooks and not linear._forward_pre_hooks:
-        return added_product(bias.to(linear.weight.dtype), x, linear.weight.T, linear.bias)
+    if is_plain(linear):
+        layer = cast(nn.Linear, linear)
+        return added_product(bias.to(layer.weight.dtype), x, layer.weight.T, layer.bias)
     out = linear(x)
+    if bias.shape[-1] != out.shape[-1]:  # else the projection itself has computed it
+        bias = follow_projection(bias, linear)
     return out + bias.to(out.dtype)
 
 
@@ -104,13 +107,14 @@ def project_qkv(position: PositionModel, context: AttentionContext[Any]) -> QKV:
         torch.Size([1, 2, 3, 4])
     """
     xq, xk, xv = position.inputs(context)
-    q = _heads(
-        project(context.projections["query"], xq, position.projection_bias("query", context)), position
+    inputs: tuple[tuple[Projection, Tensor], ...] = (("query", xq), ("key", xk), ("value", xv))
+    q, k, v = (
+        split_heads(
+            project(context.projections[name], x, position.projection_bias(name, context)), position.spec
+        )
+        for name, x in inputs
     )
-    k = _heads(project(context.projections["key"], xk, position.projection_bias("key", context)), position)
-    v = _heads(
-        project(context.projections["value"], xv, position.projection_bias("value", context)), position
-    )
+    check_heads(q.shape[2], position)
     q, k, v = position.qkv(q, k, v, context)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
@@ -125,11 +129,6 @@ def mask_of_pairs(visible: Tensor | None) -> Tensor | None:
     if visible is None:
         return None
     return visible[:, None, None] if visible.ndim == 2 else visible[:, None]
-
-
-def _heads(y: Tensor, position: PositionModel) -> Tensor:
-    heads = position.spec.heads
-    return y.view(*y.shape[:-1], heads, y.shape[-1] // heads)
 
 
 @dataclass(eq=False)

@@ -139,6 +139,15 @@ class PositionModel(nn.Module):
         relative = card is not None and card.point in ("relative", "both") and not self.derives_positions
         return relative and self.overrides("bias", "logits") and not self.overrides("qkv")
 
+    @property
+    def serves_some_heads(self) -> bool:
+        """Return whether attention may have some of the heads only, as on one of several processes.
+
+        By default, where the model acts before queries, keys and values are split into heads.
+        """
+        hooks = "qkv", "rotated", "bias", "logits", "weights", "mask", "value_bias", "attention_terms"
+        return not self.overrides(*hooks)
+
     @classmethod
     def recipe(cls, options: Mapping[str, Any]) -> str:
         """Return the name of the recipe of the Transformer around it (see `Card`), given its options."""

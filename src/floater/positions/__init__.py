@@ -6,7 +6,8 @@ from floater.positions.pytree import register
 from floater.positions.value import Positions
 from floater.structures import Structure
 
-register(Positions)
-register(Structure)
+# without `starts`, which would outlive the positions that it is true of: a map may change the leaves
+register(Positions, *Positions.__match_args__, "below")
+register(Structure, *Structure.__match_args__)
 
 __all__ = ["Positions", "build_positions", "continue_positions", "merge_positions"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
 import torch
 from torch import Tensor
@@ -103,7 +102,7 @@ def build_positions(
     if isinstance(cached, Tensor):
         rows = max(len(cached), len(query))
         key = torch.cat((cached.to(query.device).expand(rows, -1), query.expand(rows, -1)), 1)
-    return replace(positions, query=query, key=key)._with_range(below)
+    return positions.but(query=query, key=key)._with_range(below)
 
 
 def _checked(ids: Tensor, shape: Sequence[int]) -> Tensor:
@@ -169,5 +168,5 @@ def merge_positions(positions: Positions, defaults: Positions, mask: Tensor | No
             positions.key_valid == mask.bool(),
             "the attention mask and the positions differ in what is padding; give one of them",
         )
-    missing = [each.name for each in fields(positions) if each.init and getattr(positions, each.name) is None]
+    missing = [name for name in Positions.__match_args__ if getattr(positions, name) is None]
     return positions.but(**{name: getattr(defaults, name) for name in missing})

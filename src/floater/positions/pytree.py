@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -15,11 +14,12 @@ from floater.structures import Structure
 Context = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
 
 
-def register(kind: type[Any]) -> None:
-    """Register a dataclass whose tensors are the leaves; the rest is part of the tree's structure.
+def register(kind: type[Any], *names: str) -> None:
+    """Register a class whose tensors are the leaves; the rest is part of the tree's structure.
 
     Args:
-        kind: The dataclass.
+        kind: The class.
+        names: Its attributes.
 
     Example:
         >>> from floater.positions import Positions
@@ -29,25 +29,24 @@ def register(kind: type[Any]) -> None:
     """
     pytree.register_pytree_node(
         kind,
-        _flatten,
+        partial(_flatten, names),
         partial(_unflatten, kind),
         serialized_type_name=f"{kind.__module__}.{kind.__name__}",
-        flatten_with_keys_fn=_flatten_with_keys,
+        flatten_with_keys_fn=partial(_flatten_with_keys, names),
         to_dumpable_context=json.dumps,
         from_dumpable_context=_load,
     )
 
 
-def _flatten(part: Any) -> tuple[list[Any], Context]:
-    # `starts` would outlive the positions that it is true of: a map may change the leaves.
-    values = {field.name: getattr(part, field.name) for field in fields(part) if field.name != "starts"}
+def _flatten(attributes: tuple[str, ...], part: Any) -> tuple[list[Any], Context]:
+    values = {name: getattr(part, name) for name in attributes}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor | Structure)}
     plain = tuple((name, value) for name, value in values.items() if name not in tensors)
     return list(tensors.values()), (tuple(tensors), plain)
 
 
-def _flatten_with_keys(part: Any) -> tuple[list[Any], Context]:
-    children, context = _flatten(part)
+def _flatten_with_keys(attributes: tuple[str, ...], part: Any) -> tuple[list[Any], Context]:
+    children, context = _flatten(attributes, part)
     return list(zip(map(pytree.GetAttrKey, context[0]), children, strict=True)), context
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -50,8 +50,7 @@ class Positions:
 
     Attributes:
         below: bound of the positions, which are then whole numbers from 0 to `below` - 1; None where it takes
-            a look at them to know, which compiled code cannot take. `dataclasses.replace` forgets it, `but`
-            keeps it.
+            a look at them to know, which compiled code cannot take. `but` keeps it.
         starts: first query and first key, where both are known without a look at them to be consecutive
             integers, the same in all samples; else None. It is forgotten where `below` is, and by a pytree.
 
@@ -115,7 +114,7 @@ class Positions:
             >>> Positions.arange(2).but(token=torch.tensor([[7, 8]])).below
             2
         """
-        changed = replace(self, **changes)
+        changed = Positions(**{name: getattr(self, name) for name in self.__match_args__} | changes)
         return changed if changes.keys() & {"query", "key"} else changed._with_range(self.below, self.starts)
 
     def _with_range(self, below: int | None, starts: tuple[int, int] | None = None) -> Positions:
@@ -140,7 +139,7 @@ class Positions:
         """Return relative positions as `group` counts them.
 
         Example:
-            >>> replace(Positions.arange(1), group=(2, 3)).grouped(torch.tensor([-9, -4, 1, 5]))
+            >>> Positions.arange(1).but(group=(2, 3)).grouped(torch.tensor([-9, -4, 1, 5]))
             tensor([-4, -2,  1,  3])
         """
         if self.group is None:
@@ -173,12 +172,12 @@ class Positions:
 
         Example:
             >>> at = torch.tensor([[0.0, 2.5]])
-            >>> replace(Positions.arange(2), query_time=at, key_time=at).timed.query
+            >>> Positions.arange(2).but(query_time=at, key_time=at).timed.query
             tensor([[0.0000, 2.5000]])
         """
         if self.query_time is None or self.key_time is None:
             return self
-        return replace(self, query=self.query_time, key=self.key_time, query_time=None, key_time=None)
+        return self.but(query=self.query_time, key=self.key_time, query_time=None, key_time=None)
 
     @property
     def keys_as_queries(self) -> Positions:
@@ -188,8 +187,8 @@ class Positions:
             >>> Positions.arange(1, offset=2).keys_as_queries.query
             tensor([[0, 1, 2]])
         """
-        changed = replace(
-            self, query=self.key, query_time=self.key_time, language=None, reordered=None, token=None
+        changed = self.but(
+            query=self.key, query_time=self.key_time, language=None, reordered=None, token=None
         )
         return changed._with_range(self.below, None if self.starts is None else (self.starts[1],) * 2)
 
@@ -201,7 +200,7 @@ class Positions:
             >>> Positions.from_mask(torch.tensor([[0, 1], [1, 1]])).batch
             2
         """
-        parts = [getattr(self, each.name) for each in fields(self)]
+        parts = [getattr(self, name) for name in self.__match_args__]
         tensors = [part.token_valid if isinstance(part, Structure) else part for part in parts]
         return max(len(tensor) for tensor in tensors if isinstance(tensor, Tensor))
 
@@ -225,13 +224,13 @@ class Positions:
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Positions:
         changed: dict[str, Any] = {}
-        for each in fields(self):
-            part = getattr(self, each.name)
+        for name in self.__match_args__:
+            part = getattr(self, name)
             if isinstance(part, Structure):
-                changed[each.name] = part.map(change)
+                changed[name] = part.map(change)
             elif isinstance(part, Tensor):
-                changed[each.name] = change(part)
-        return replace(self, **changed)._with_range(self.below, self.starts)
+                changed[name] = change(part)
+        return self.but(**changed)._with_range(self.below, self.starts)
 
     @property
     def visible(self) -> Tensor | None:
@@ -529,3 +528,7 @@ class Positions:
         """
         coordinates = grid_coordinates(sizes, like, device)
         return cls.arange(coordinates.shape[1], device=device).but(coordinates=coordinates)
+
+
+# FSDP2's mixed precision casts the tensors of dataclasses: in bfloat16 positions from 256 on are rounded.
+del Positions.__dataclass_fields__

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from floater.encodings.sharded import follow_projection
 from floater.flow import FlowVectors
 from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
@@ -179,7 +180,15 @@ class Injection:
         use = self.next_use(output.shape)
         if use is None:
             return output
-        return output + self.vectors(use, output.shape).to(output)
+        vectors = self.vectors(use, output.shape)
+        if vectors.shape[-1] != output.shape[-1] and len(self.widths) == 1:
+            vectors = follow_projection(vectors, module)
+        if vectors.shape[-1] != output.shape[-1]:
+            raise PlugError(
+                f"{self.path} computes {output.shape[-1]} of {sum(self.widths)} components on this process; "
+                "tensor parallelism goes with plugged models whose projections are linear layers of one part"
+            )
+        return output + vectors.to(output)
 
     def next_use(self, shape: torch.Size) -> Sequence[Trajectory | None] | None:
         """Return the trajectories of the next call, by parts of its output; None if nothing is added.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor, nn
 
@@ -98,8 +96,7 @@ def with_fields(positions: Positions, samples: Tensor, structure: Structure | No
     """
     number = samples[:, None]
     query, key = (positions.query.expand(len(samples), -1), positions.key.expand(len(samples), -1))
-    return dataclasses.replace(
-        positions,
+    return positions.but(
         target_length=9 + samples,
         language=(query + number) % 2,
         reordered=(5 * query + number) % 7,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -138,7 +137,7 @@ def shift(case: Case, causal: bool = False) -> None:
     if stack.position.card.point not in ("relative", "none") or _excepts(stack, "shift"):
         return
     here = mask_positions(stack.position, MASK[:2])
-    there = dataclasses.replace(here, query=here.query + _SHIFT, key=here.key + _SHIFT)
+    there = here.but(query=here.query + _SHIFT, key=here.key + _SHIFT)
     one, other = (stack(x, positions)[MASK[:2].bool()] for positions in (here, there))
     assert_close(one, other, rtol=1e-5, atol=1e-5)  # sines of float32
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 
 import torch
@@ -35,7 +34,7 @@ def kernels(case: Case) -> None:
     positions = mask_positions(stack.position, MASK)
     if "real" not in stack.position.card.exceptions:
         times = positions.query.double()
-        positions = dataclasses.replace(positions, query=times, key=times)
+        positions = positions.but(query=times, key=times)
     for dtype, tolerance in ((torch.float64, 1e-6), (torch.float32, 1e-4), (torch.bfloat16, 0.2)):
         outputs = []
         for kernel in ("sdpa", "eager"):
@@ -68,8 +67,7 @@ def _far_positions(positions: Positions, bound: int | None) -> Positions:
     at = torch.tensor([[0, 1, 5, 499, 500, 990, 1000]])
     if bound is not None:
         at = at.clamp(max=bound - 1)
-    return dataclasses.replace(
-        positions,
+    return positions.but(
         query=at,
         key=at,
         reordered=at,
@@ -114,13 +112,13 @@ def real(case: Case) -> None:
 
     def times(factor: float) -> Positions:
         scaled = factor * whole.query.double()
-        return dataclasses.replace(whole, query=scaled, key=scaled, reordered=scaled)
+        return whole.but(query=scaled, key=scaled, reordered=scaled)
 
     if "real" in stack.position.card.exceptions:
         with refuses(r"real (positions|times) need a model"):
             stack(x, times(1.0))
         return
-    same = dataclasses.replace(whole, reordered=whole.query)
+    same = whole.but(reordered=whole.query)
     # whole positions have angles of single precision
     assert_close(stack(x, times(1.0)), stack(x, same), rtol=1e-5, atol=1e-5)
     between = stack(x, times(0.3))

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
 
-from floater.encodings import PositionModel, StackSpec
+from floater.encodings import PositionError, PositionModel, StackSpec
 from floater.encodings.attention import AttentionCall, mask_of_pairs, project, project_qkv
 from floater.encodings.context import AttentionContext, Projection
+from floater.encodings.sharded import split_heads
 from floater.transformer.config import FloaterConfig
 from floater.transformer.kernels import Kernel, Linear, kernel_for
 from floater.transformer.memory import Earlier
+from floater.transformer.uncast import Uncast
 
 _SPEC = StackSpec(dim=1, heads=1, layers=1, max_length=1)
 _IDENTITY = PositionModel(_SPEC)
@@ -115,7 +117,7 @@ class Attention(nn.Module):
             q, k, v = project_qkv(position, context)
         else:
             whole = torch.cat([earlier.hidden.to(x.dtype), x], 1)
-            q, k, v = project_qkv(position, AttentionContext(earlier.state, layer, whole, projections))
+            q, k, v = project_qkv(position, AttentionContext(earlier.state.value, layer, whole, projections))
             q = q[:, :, whole.shape[1] - x.shape[1] :]
         if isinstance(cache, EncoderDecoderCache):
             cache = cache.self_attention_cache
@@ -143,6 +145,11 @@ class Attention(nn.Module):
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute a call by the kernel that serves it, and project its outputs; returns as `forward`."""
         kernel: Kernel
+        if self.config.attention_temperature == "learned" and call.q.shape[1] != self.heads:
+            raise PositionError(
+                f"{call.q.shape[1]} of {self.heads} heads are on this process; attention_temperature "
+                "'learned' needs all"
+            )
         if self.config.attention == "softmax":
             kernel = kernel_for(call, self.config._attn_implementation)
         else:
@@ -173,7 +180,7 @@ class Source(NamedTuple):
 
     hidden: Tensor
     position: PositionModel
-    state: Any
+    state: Uncast[Any]
     valid: Tensor | None
 
 
@@ -221,7 +228,7 @@ class CrossAttention(Attention):
             cached: Any = pair.cross_attention_cache.layers[layer]
             k, v = cached.keys, cached.values
         else:
-            at_source = AttentionContext(source.state, layer, source.hidden)
+            at_source = AttentionContext(source.state.value, layer, source.hidden)
             k = self._project("key", self.key, source.position, at_source)
             v = self._project("value", self.value, source.position, at_source)
             if pair is not None:
@@ -235,4 +242,4 @@ class CrossAttention(Attention):
     ) -> Tensor:
         """Project the context's x to (batch, heads, T, head_dim), with the positions' bias."""
         y = project(linear, context.x, position.projection_bias(name, context))
-        return y.view(*y.shape[:-1], self.heads, y.shape[-1] // self.heads).transpose(1, 2)
+        return split_heads(y, position.spec).transpose(1, 2)

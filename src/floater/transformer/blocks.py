@@ -14,6 +14,7 @@ from floater.encodings import PositionModel
 from floater.transformer.attention import Attention, CrossAttention, Source
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
+from floater.transformer.uncast import Uncast
 
 
 class FeedForward(nn.Module):
@@ -92,7 +93,7 @@ class Block(GradientCheckpointingLayer):
         self,
         x: Tensor,
         position: PositionModel,
-        state: Any,
+        state: Uncast[Any],
         key_valid: Tensor | None,
         past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
         layer: int | None = None,
@@ -102,21 +103,22 @@ class Block(GradientCheckpointingLayer):
     ) -> Tensor:
         """Apply the block to (batch, T, dim).
 
-        `source` is for a block with `cross`. The other arguments are those of `Attention.forward`.
+        `source` is for a block with `cross`, and the state is wrapped. The other arguments are those of
+        `Attention.forward`.
         """
         layer, cache = self.layer if layer is None else layer, past_key_values
         if earlier is not None and self.attention_residual.norm_first:
             earlier = Earlier(self.attention_residual.norm(earlier.hidden), earlier.state)
 
         def attend(x: Tensor) -> Tensor:
-            out, _ = self.attention(x, position, state, key_valid, cache, layer, earlier, sharpen)
+            out, _ = self.attention(x, position, state.value, key_valid, cache, layer, earlier, sharpen)
             return out  # type: ignore[no-any-return]
 
         def attend_to_source(x: Tensor) -> Tensor:
-            out, _ = self.cross_attention(x, source, position, state, cache, layer, sharpen)
+            out, _ = self.cross_attention(x, source, position, state.value, cache, layer, sharpen)
             return out  # type: ignore[no-any-return]
 
-        x = position.block(x, state, layer)
+        x = position.block(x, state.value, layer)
         x = self.attention_residual(x, attend, keep=position.residual(layer))
         if source is not None:
             x = self.cross_residual(x, attend_to_source)

@@ -56,6 +56,17 @@ _THEIRS = frozenset(
 )
 """Arguments that Hugging Face accepts besides the fields."""
 
+_TP_PLAN = {
+    f"{module}.{name}": style
+    for module, styles in (
+        ("encoder.blocks.*.attention", {"query": "colwise", "key": "colwise", "value": "colwise"}),
+        ("encoder.blocks.*.attention", {"output": "rowwise"}),
+        ("encoder.blocks.*.feed_forward", {"inner": "colwise", "outer": "rowwise"}),
+    )
+    for name, style in styles.items()
+}
+"""How Transformers shares the weights of an encoder, or of a language model, among processes."""
+
 
 @strict
 class FloaterConfig(PreTrainedConfig):
@@ -124,6 +135,7 @@ class FloaterConfig(PreTrainedConfig):
 
     model_type = "floater"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    base_model_tp_plan = _TP_PLAN
 
     vocab_size: int = 32000
     hidden_size: int = 512

@@ -4,7 +4,6 @@
 # (the base classes of transformers are untyped)
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -151,7 +150,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         lengths = words.ne(self.config.pad_token_id or 0).sum(1)[rows]
         unit = self.config.sentence_length if self.config.position_source == "length" else None
         x = self.sentence_vectors(words)[rows]
-        hidden = self.encoder(x, replace(sentence_positions(lengths, mask, unit), key_valid=mask))
+        hidden = self.encoder(x, sentence_positions(lengths, mask, unit).but(key_valid=mask))
         logits = self.classifier(self.dropout(mean(hidden, mask)))
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)

@@ -4,7 +4,7 @@ ones."""
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -181,7 +181,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("events are padded on the left or between; padding must be on the right")
         # no event attends to the padding after it, and attention without a mask is faster
-        positions = replace(event_positions(self.config, times, mask), key_valid=None)
+        positions = event_positions(self.config, times, mask).but(key_valid=None)
         times = times.masked_fill(~mask, 0).to(torch.float64)
         elapsed = (times.diff() / self.config.unit).clamp(min=self.config.resolution).float()
         follows = mask[:, 1:]
@@ -271,7 +271,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         scale = values.new_tensor(config.scales or [1.0] * count)
         standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
         x = self.event(torch.cat((standard, shown.to(standard.dtype)), -1))
-        positions = replace(unordered_positions(config, times, mask), key_valid=shown.any(-1))
+        positions = unordered_positions(config, times, mask).but(key_valid=shown.any(-1))
         hidden = self.encoder(x, positions)
         middle, width = self.value_head(hidden).float().chunk(2, -1)
         width = F.softplus(width) + NARROWEST

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError, PositionModel
+from floater.transformer.uncast import Uncast
 
 
 class Earlier(NamedTuple):
@@ -20,7 +21,7 @@ class Earlier(NamedTuple):
     """
 
     hidden: Tensor
-    state: Any
+    state: Uncast[Any]
 
 
 class Memory:

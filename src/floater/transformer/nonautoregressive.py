@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -126,7 +125,7 @@ class FloaterForNonAutoregressiveGeneration(FloaterForConditionalGeneration):
         lengths, auxiliary = self.target_lengths(source, source_positions, target_length, targets)
         assert lengths is not None
         lengths = lengths.expand(len(source))
-        source_positions = replace(source_positions, target_length=lengths)  # refuses lengths that cannot be
+        source_positions = source_positions.but(target_length=lengths)  # refuses lengths that cannot be
         x = soft_copy(source, source_positions.key_valid, lengths)
         valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
         pointer = self._pointer

@@ -17,6 +17,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier, Memory, check_memory
 from floater.transformer.reading import Reading, check_reading, record_rule, spaced
 from floater.transformer.times import Times, check_times, randomised
+from floater.transformer.uncast import Uncast
 
 
 def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bool = False) -> PositionModel:
@@ -241,10 +242,10 @@ class Encoder(Stack):
         if memory is not None:
             check_memory(self.position, self.causal)
             if memory.length:
-                memory_state = self.position.prepared(positions.keys_as_queries)
+                memory_state = Uncast(self.position.prepared(positions.keys_as_queries))
         state, visible = self.position.prepared(positions), positions.visible
         inputs: list[Tensor] = []
-        x = self.start(x, state)
+        x, shared = self.start(x, state), Uncast(state)
         for layer, block in self.steps():
             earlier = None
             if memory is not None:
@@ -253,7 +254,7 @@ class Encoder(Stack):
             x = block(
                 x,
                 self.position,
-                state,
+                shared,
                 visible,
                 past_key_values=cache,
                 layer=layer,
@@ -306,14 +307,14 @@ class Decoder(Stack):
         rule = self.rule(reading, check=self.config.decoder_position is not None)
         positions = positions if rule.group is None else positions.but(group=rule.group)
         state, visible = self.position.prepared(positions), positions.visible
-        source_state = self.cross_position.prepared(source_positions)
+        source_state = Uncast(self.cross_position.prepared(source_positions))
         read = Source(source, self.cross_position, source_state, source_positions.key_valid)
-        x = self.start(x, state)
+        x, shared = self.start(x, state), Uncast(state)
         for layer, block in self.steps():
             x = block(
                 x,
                 self.position,
-                state,
+                shared,
                 visible,
                 past_key_values=cache,
                 layer=layer,

@@ -1,6 +1,5 @@
 """Biases that content has no part in: Dufter, Chen, ALiBi, Gaussian attention, Synthesizer."""
 
-import dataclasses
 import statistics
 
 import pytest
@@ -136,9 +135,7 @@ def test_pairs_of_segments_have_a_scalar(name, share):
     segment = torch.tensor([[0, 0, 2, 1, 1], [1, 2, 2, 2, 0]])
     for where in (Positions.arange(5), Positions.arange(2, offset=3)):
         q, k = queries_and_keys(where)
-        found = model.bias(
-            q, k, AttentionContext(model.prepare(dataclasses.replace(where, segment=segment)), 2)
-        )
+        found = model.bias(q, k, AttentionContext(model.prepare(where.but(segment=segment)), 2))
         base = plain.bias(q, k, AttentionContext(plain.prepare(where), 2))
         table = model.segments.table[0 if "share_layers" in share else 2]
         start = 5 - where.query.shape[1]
@@ -151,6 +148,6 @@ def test_pairs_of_segments_have_a_scalar(name, share):
     with pytest.raises(PositionError, match=f"no segment in the positions; '{name}' has segments=3"):
         model.prepare(Positions.arange(5))
     with pytest.raises(PositionError, match="segments are 0 to 2; got 0 to 3"):
-        model.prepare(dataclasses.replace(Positions.arange(2), segment=torch.tensor([[0, 3]])))
+        model.prepare(Positions.arange(2).but(segment=torch.tensor([[0, 3]])))
     with pytest.raises(PositionError, match="segments is -1"):
         made(name, segments=-1)

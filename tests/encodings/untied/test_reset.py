@@ -1,7 +1,5 @@
 """The reset of [CLS] on biases of other models."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -25,7 +23,7 @@ def test_only_the_rows_and_columns_of_cls_change(inner, cls):
     model = build("untied_cls", **SIZES, model=inner, options=options, cls=cls)
     positions = Positions.from_mask(torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]))
     special = torch.tensor([[False, True, False, True], [False, False, False, False]])
-    positions = replace(positions, special=special)
+    positions = positions.but(special=special)
     is_cls = positions.key == 0 if cls == "first" else special
     q = torch.randn(2, 2, 4, 4)
     found = model.bias(q, q, AttentionContext(model.prepare(positions), 1)).expand(2, 2, 4, 4)
@@ -64,7 +62,7 @@ def test_terms_are_the_bias_without_its_matrix(inner, offset):
 def test_a_special_token_anywhere_is_in_the_terms_of_a_product_alone(name):
     model = build(name, **SIZES, cls="special")
     special = torch.tensor([[False, True, False, True], [False, False, True, False]])
-    positions = replace(Positions.arange(4), special=special)
+    positions = Positions.arange(4).but(special=special)
     state = model.prepare(positions)
     q = torch.randn(2, 2, 4, 4)
     terms = model.attention_terms(q, q, AttentionContext(state, 0))
@@ -80,8 +78,8 @@ def test_a_special_token_anywhere_is_in_the_terms_of_a_product_alone(name):
 def test_cached_steps_know_which_of_their_queries_are_special():
     model = build("untied_cls", **SIZES, model="alibi", cls="special")
     special = torch.tensor([[True, False, False, True]])
-    whole = model.prepare(replace(Positions.arange(4), special=special))
-    step = model.prepare(replace(Positions.arange(1, offset=3), special=special))
+    whole = model.prepare(Positions.arange(4).but(special=special))
+    step = model.prepare(Positions.arange(1, offset=3).but(special=special))
     q = torch.zeros(1, 2, 4, 4)
     assert torch.equal(
         model.bias(q[:, :, 3:], q, AttentionContext(step, 0)),

@@ -1,12 +1,17 @@
 """Variables of launchers: complete, absent, or a line that says what is missing."""
 
+from pathlib import Path
+
 import pytest
 from accelerate.utils import parse_flag_from_env
 from hypothesis import given
 from hypothesis import strategies as st
 
 from floater.errors import DataError
-from floater.lab.training.launchers import settle_processes, variables_of_accelerate
+from floater.lab.cli import main
+from floater.lab.settings import dump
+from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
+from lab.training.small_run import settings
 
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "3", "LOCAL_RANK": "1", "MASTER_ADDR": "here", "MASTER_PORT": "29500"}
 MPI = {
@@ -97,3 +102,22 @@ def test_a_variable_that_accelerate_refuses_is_named(monkeypatch: pytest.MonkeyP
     with pytest.raises(ValueError, match="of another kind") as other, variables_of_accelerate():
         raise ValueError("of another kind")
     assert not isinstance(other.value, DataError)
+
+
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
+def test_sharded_trainings_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Accelerate ignored FSDP on a CPU; nothing is read or written before the refusal."""
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    config = tmp_path / "settings.yaml"
+    config.write_text(dump(settings(tmp_path / "run")), encoding="utf-8")
+    assert main(["train", str(config)]) == 2
+    said = capsys.readouterr().err.strip()
+    assert f"ACCELERATE_USE_{name} is 'true', but a training with" in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_training_of_whole_weights_is_not_refused() -> None:
+    refuse_sharding({"ACCELERATE_USE_FSDP": "false", "ACCELERATE_MIXED_PRECISION": "bf16"})

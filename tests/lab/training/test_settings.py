@@ -68,6 +68,7 @@ def observe(run: Path) -> Any:
             metric="accuracy",
             greater=True,
         )
+        trainer.create_optimizer_and_scheduler(num_training_steps=5)
         rates = []
         for _ in range(5):
             rates.append(trainer.lr_scheduler.get_last_lr())

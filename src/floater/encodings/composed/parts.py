@@ -258,6 +258,10 @@ class Composite(PositionModel):
         """Return whether a part reads distances, and no other, as rotations do, reads true ones beside it."""
         return any(part.reads_distances for part in self.models) and not self.overrides("qkv")
 
+    @property
+    def serves_some_heads(self) -> bool:
+        return all(part.serves_some_heads for part in self.models)
+
     def overrides(self, *hooks: str) -> bool:
         """Return whether a part changes any of the named hooks."""
         return any(part.overrides(*hooks) for part in self.models)

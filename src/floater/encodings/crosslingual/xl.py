@@ -132,6 +132,10 @@ class CrossLingualHeads(PositionModel):
         if not 0 <= self.reordered <= spec.heads:
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")
 
+    @property
+    def serves_some_heads(self) -> bool:
+        return False  # the others read other positions
+
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         return both(positions, self)
 

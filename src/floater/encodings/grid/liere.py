@@ -80,10 +80,10 @@ class LieRE(Precise):
 
     def rotations(self, state: Tensor, layer: int) -> Tensor:
         """Return the rotations of a block, (batch or 1, T, heads, blocks of a head, size, size)."""
-        dtype = self.entries.dtype
+        dtype = at_least_float32(self.entries.dtype)  # of sharded parameters it may be narrower
         row, column = torch.triu_indices(self.size, self.size, 1, device=self.entries.device)
-        upper = self.entries.new_zeros(*self.entries.shape[1:3], self.size, self.size)
-        upper[:, :, row, column] = self.entries[layer]
+        upper = self.entries.new_zeros(*self.entries.shape[1:3], self.size, self.size, dtype=dtype)
+        upper[:, :, row, column] = self.entries[layer].to(dtype)
         skew = (upper - upper.mT).view(self.axes, self.spec.heads, -1, self.size, self.size)
         coordinate = state.to(dtype)[..., None, None, None, None]
         with torch.autocast(state.device.type, enabled=False):  # a rounded generator is another rotation

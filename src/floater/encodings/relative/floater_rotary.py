@@ -129,8 +129,9 @@ class FloaterRotary(Precise):
         if self.generator is None:
             return None
         row, column = torch.triu_indices(self.turned, self.turned, 1, device=self.generator.device)
-        upper = self.generator.new_zeros(*self.generator.shape[:-1], self.turned, self.turned)
-        upper[..., row, column] = self.generator
+        generator = self.generator.to(at_least_float32(self.generator.dtype))  # sharded, it may be narrower
+        upper = generator.new_zeros(*generator.shape[:-1], self.turned, self.turned)
+        upper[..., row, column] = generator
         skew = upper - upper.mT
         one = torch.eye(self.turned, dtype=skew.dtype, device=skew.device)
         orthogonal: Tensor = torch.linalg.solve(one - skew, one + skew)

@@ -85,6 +85,10 @@ class Rotary(PositionModel):
         rescaled(self.turned, base, spec.max_length, scaling)  # refuses invalid values
         self.pairs, self.base, self.scaling, self.uncovered = pairs, base, scaling, uncovered
 
+    @property
+    def serves_some_heads(self) -> bool:
+        return type(self).qkv is Rotary.qkv and not self.overrides("rotated", "bias", "logits", "weights")
+
     def frequencies(self, device: torch.device) -> tuple[Tensor, float]:
         """Return the frequencies of rotating pairs, (N,) in float64, and the factor of sines and cosines."""
         span = self.spec.max_length

@@ -29,7 +29,7 @@ from floater.lab.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.lab.training import flush_denormals
 from floater.lab.training.arguments import batches, warmup_steps
 from floater.lab.training.files import MANIFEST, damage
-from floater.lab.training.launchers import settle_processes, variables_of_accelerate
+from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model
 from floater.lab.training.processes import main_process_first
@@ -244,6 +244,7 @@ class Task(ABC):
         """
         if not PartialState._shared_state:  # nobody has made one in this process
             settle_processes(os.environ)
+        refuse_sharding(os.environ)
         with variables_of_accelerate():
             state = PartialState(cpu=not torch.accelerator.is_available())
         if state.num_processes == 1 and torch.cuda.device_count() > 1:

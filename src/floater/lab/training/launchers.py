@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 
 from floater.errors import DataError, first_line
@@ -16,6 +16,13 @@ _NAMES = {
 }
 """Variables of torchrun, and of MPI, that have the number of processes and those of this one."""
 _MEETING = ("MASTER_ADDR", "MASTER_PORT")
+_SHARDING = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "a parallelism configuration",
+}
+"""Variables by which `accelerate launch` asks for weights or states that several processes share."""
 
 
 def settle_processes(environment: MutableMapping[str, str]) -> None:
@@ -75,6 +82,31 @@ def settle_processes(environment: MutableMapping[str, str]) -> None:
                 environment.pop(each, None)
     else:
         environment.update({name: str(number) for name, number in numbers.items()})
+
+
+def refuse_sharding(environment: Mapping[str, str]) -> None:
+    """Refuse a training whose weights or states of the optimizer are to be sharded.
+
+    Checkpoints hold whole weights and states. Accelerate itself would ignore FSDP on a CPU and in a single
+    process, and replace the optimizer and the schedule by those of a DeepSpeed configuration.
+
+    Args:
+        environment: environment of this process.
+
+    Raises:
+        DataError: if a variable of Accelerate asks for it; the message names it.
+
+    Example:
+        >>> refuse_sharding({"ACCELERATE_USE_FSDP": "true"})
+        Traceback (most recent call last):
+        floater.errors.DataError: ACCELERATE_USE_FSDP is 'true', but a training with FSDP is not ...
+    """
+    for name, what in _SHARDING.items():
+        if (value := environment.get(name, "").strip()).lower() in ("1", "on", "t", "true", "y", "yes"):
+            raise DataError(
+                f"{name} is {value!r}, but a training with {what} is not supported; start its processes with "
+                "torchrun or `accelerate launch --multi_gpu`: each has the whole model"
+            )
 
 
 @contextmanager

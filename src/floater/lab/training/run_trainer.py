@@ -90,15 +90,10 @@ class RunTrainer(FloaterTrainer):
         best = None if training.average_last else metric
         args = arguments(training, run, model, best, greater)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
-        flow = flow_parameters(model)
-        optimizer = adam(
-            model, args, is_flow=flow.__contains__, flow_lr_multiplier=training.flow.lr_multiplier
-        )
-        rate = schedule(training, optimizer, len(self.sampler))
         callbacks = [*callbacks]
         if args.process_index == 0:
             callbacks += TolerantTensorBoard.of(run)
-        if any(group["flow"] for group in optimizer.param_groups):
+        if any(model.get_parameter(name).requires_grad for name in flow_parameters(model)):
             callbacks.append(FlowSchedule(training.flow.update_every))
         self._monitor = DivergenceMonitor()
         self._stop = StopRequest()
@@ -112,7 +107,6 @@ class RunTrainer(FloaterTrainer):
             args=args,
             eval_dataset=kwargs["train_dataset"],  # required by the Trainer; `evaluate` does not use it
             train_batch_sampler=self.sampler,
-            optimizers=(optimizer, rate),
             keep_steps=training.keep_steps,
             callbacks=callbacks,
             **kwargs,
@@ -187,6 +181,8 @@ class RunTrainer(FloaterTrainer):
 
     def _diverged(self, what: str, updates: int | None = None) -> DivergenceError:
         """Return the error of a divergence, with the learning rates now or after a number of updates."""
+        if self.lr_scheduler is None:  # the training had stopped early
+            self.create_optimizer_and_scheduler(self.state.max_steps)
         rates = learning_rates(cast(LambdaLR, self.lr_scheduler), updates)
         run = Path(str(self.args.output_dir))
         return diverged(what, rates, self._monitor, run, clips=self.args.max_grad_norm > 0)
@@ -337,8 +333,19 @@ class RunTrainer(FloaterTrainer):
         check_weights(Path(resume_from_checkpoint), whole)
         load_weights(whole, average([resume_from_checkpoint]), resume_from_checkpoint)
 
+    def create_optimizer(self, model: nn.Module | None = None) -> Optimizer:
+        """Return Adam, in which the flow has parameter groups of its own."""
+        if self.optimizer is None:
+            trained = cast(nn.Module, self.model if model is None else model)
+            is_flow, multiplier = flow_parameters(trained).__contains__, self.training.flow.lr_multiplier
+            self.optimizer = adam(trained, self.args, is_flow=is_flow, flow_lr_multiplier=multiplier)
+        return super().create_optimizer(model)
+
     def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
         """Return the schedule; logs and checkpoints follow the settings instead of the checkpoint's state."""
+        if self.lr_scheduler is None:
+            rates = cast(Optimizer, self.optimizer if optimizer is None else optimizer)
+            self.lr_scheduler = schedule(self.training, rates, len(self.sampler))
         self.state.compute_steps(self.args, num_training_steps)
         return super().create_scheduler(num_training_steps, optimizer)
 

@@ -132,15 +132,23 @@ class ScaledRotary(nn.Module):
         flow: function that returns the flow of the frequencies.
         watch: watch of the model, with the scale of a forward pass.
         layers: kind of the layers that attend to the whole text; None for all layers.
+        shared: function of the frequencies, which gives them the gradient of all heads where several
+            processes share these.
     """
 
     def __init__(
-        self, rotary: nn.Module, flow: Callable[[], ScaleFlow], watch: Watch, layers: str | None
+        self,
+        rotary: nn.Module,
+        flow: Callable[[], ScaleFlow],
+        watch: Watch,
+        layers: str | None,
+        shared: Callable[[Tensor], Tensor],
     ) -> None:
         super().__init__()
         self.rotary = rotary
         self.flow = flow
         self.watch = watch
+        self.shared = shared
         self.prefix = "" if layers is None else f"{layers}_"
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -151,7 +159,8 @@ class ScaledRotary(nn.Module):
         names = f"{self.prefix}inv_freq", f"{self.prefix}attention_scaling"
         before = [getattr(self.rotary, name) for name in names]
         frequencies, factor = self.flow().at(scale)
-        values = frequencies.to(before[0].device), before[1] * factor
+        frequencies = self.shared(frequencies.to(before[0].device))
+        values = frequencies, before[1] * factor
         for name, value in zip(names, values, strict=True):
             setattr(self.rotary, name, value)
         try:

@@ -11,6 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.encodings.relative.floater_relative import FloaterRelative
+from floater.encodings.sharded import whole_gradient
 from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.tables import find_tables
@@ -205,7 +206,11 @@ def _install_scale(
         watch = Watch(body, method, scale=rule)
         for name in rotary.rotary_parts(body):
             scaled = clex.ScaledRotary(
-                body.get_submodule(name), partial(_part, model, part), watch, native.layer_kind(body.config)
+                body.get_submodule(name),
+                partial(_part, model, part),
+                watch,
+                native.layer_kind(body.config),
+                partial(whole_gradient, model=body),
             )
             body.set_submodule(name, scaled)
 

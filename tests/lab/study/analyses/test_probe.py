@@ -33,6 +33,7 @@ from floater.transformer import (
     FloaterModel,
 )
 from floater.transformer.events import EventsConfig, FloaterForEvents
+from floater.transformer.uncast import Uncast
 
 SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2}
 
@@ -84,7 +85,7 @@ def test_states_of_a_shared_block_are_those_of_its_steps() -> None:
     state = model.encoder.position.prepare(Positions.arange(10))
     for before, after in ((entered, first), (first, second)):
         torch.testing.assert_close(
-            model.encoder.blocks[0](before, model.encoder.position, state, None), after
+            model.encoder.blocks[0](before, model.encoder.position, Uncast(state), None), after
         )
     torch.testing.assert_close(second, model(ids).last_hidden_state)
 

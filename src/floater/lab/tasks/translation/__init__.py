@@ -121,8 +121,8 @@ class Translation(Task):
                 )
 
     def check(self, settings: TranslationSettings) -> None:
-        example_positions = replace(
-            Positions.arange(8), token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
+        example_positions = Positions.arange(8).but(
+            token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
         )
         for site in ("self", "decoder", "cross"):
             settings.model.position_model(site).prepare(example_positions)

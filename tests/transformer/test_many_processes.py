@@ -1,0 +1,179 @@
+"""Two processes compute what one does: sharded weights in bfloat16, shared heads."""
+
+import copy
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.distributed import DistributedConfig
+
+import floater
+from floater import PositionError, Positions, build, catalogue
+from floater.testing.inputs import SIZES, mask_positions, randomize_zeros
+from floater.testing.reference import config
+from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterModel
+from processes import in_two_processes
+
+MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
+STYLES = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
+
+
+def add_name(name, text):
+    return f"{name}: {text}"
+
+
+def whole(parameter):
+    """Return a parameter's gradient, of all processes."""
+    gradient = parameter.grad
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+
+def step(model, ids, positions):
+    """Return the hidden states, after a backward pass."""
+    out = model(ids, positions=positions).last_hidden_state
+    out.float().square().sum().backward()
+    return out.detach().float()
+
+
+def check_tensor_parallel(mesh: DeviceMesh) -> list[str]:
+    """Compare models whose heads are shared with whole ones; return the names of those that are equal."""
+    served = []
+    for name in [name for name in catalogue() if build(name, **SIZES).serves_some_heads]:
+        torch.manual_seed(0)
+        model = FloaterModel(config(name, {})).double().eval()
+        randomize_zeros(model)
+        positions = mask_positions(model.encoder.position, MASK)
+        ids = torch.arange(14).view(2, 7) % SIZES["vocabulary"]
+        sharded = copy.deepcopy(model)
+        plan = {name: STYLES[style]() for name, style in model.config.base_model_tp_plan.items()}
+        parallelize_module(sharded, mesh, plan)
+        torch.testing.assert_close(step(sharded, ids, positions), step(model, ids, positions))
+        for (key, mine), theirs in zip(model.named_parameters(), sharded.parameters(), strict=True):
+            if mine.grad is not None:
+                torch.testing.assert_close(whole(theirs), mine.grad, msg=partial(add_name, f"{name} {key}"))
+        served.append(name)
+    return served
+
+
+def check_refusals(mesh: DeviceMesh) -> None:
+    """Encodings that treat heads in different ways are refused in one line."""
+    for name in ("alibi", "shaw", "floater_rotary", "t5"):
+        model = FloaterModel(config(name, {})).eval()
+        plan = {name: STYLES[style]() for name, style in model.config.base_model_tp_plan.items()}
+        parallelize_module(model, mesh, plan)
+        with pytest.raises(PositionError, match="1 of 2 heads are on this process, but") as error:
+            model(torch.arange(5)[None])
+        assert "\n" not in str(error.value)
+
+
+def check_tp_plan(folder: Path) -> None:
+    """Transformers loads a model by our `tp_plan`."""
+    model = FloaterForCausalLM.from_pretrained(folder)
+    plan = DistributedConfig(tp_plan="auto", tp_size=2)
+    sharded = FloaterForCausalLM.from_pretrained(folder, distributed_config=plan)
+    weight = sharded.model.encoder.blocks[0].attention.query.weight
+    assert isinstance(weight, DTensor)
+    assert weight.to_local().shape == (8, 16)
+    ids = torch.arange(14).view(2, 7) % SIZES["vocabulary"]
+    for model_ in (model, sharded):
+        model_.eval()
+    torch.testing.assert_close(sharded(ids).logits, model(ids).logits)
+
+
+def check_pretrained(folder: Path) -> None:
+    """A plugged and an extended model have the outputs and gradients of one process."""
+    plan = DistributedConfig(tp_plan="auto", tp_size=2)
+    changes = (floater.plug, lambda model: floater.extend(model, 64, "clex"))
+    for change in changes:
+        outputs = []
+        for options in ({}, {"distributed_config": plan}):
+            model = LlamaForCausalLM.from_pretrained(folder, **options).eval()
+            torch.manual_seed(1)
+            change(model)
+            randomize_zeros(model)
+            logits = model(torch.arange(40)[None] % 17).logits
+            logits.square().sum().backward()
+            gradients = {name: whole(each) for name, each in model.named_parameters()}
+            outputs.append((logits.detach(), gradients))
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+
+
+def check_fsdp(meshes: list[DeviceMesh]) -> None:
+    """Compare bfloat16 on two processes with one, by the same policy, at far and real positions."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for name in ("floater", "rotary", "complex", "liere", "alibi", "fire", "rotary_axial", "deberta"):
+        outputs = []
+        for mesh in meshes:
+            torch.manual_seed(0)
+            model = FloaterModel(config(name, {})).eval()
+            randomize_zeros(model)
+            for block in model.encoder.blocks:
+                fully_shard(block, mesh=mesh, mp_policy=policy)
+            fully_shard(model, mesh=mesh, mp_policy=policy)
+            positions = Positions.arange(7)
+            if "real" not in catalogue()[name].card.exceptions and not name.endswith("axial"):
+                positions = Positions.events(torch.arange(0, 70, 10)[None] + 1325476708, time_per_position=7)
+            ids = torch.arange(7)[None]
+            out = step(model, ids, positions)
+            outputs.append([out, *map(whole, model.parameters())])
+        for two, one in zip(*outputs, strict=True):
+            assert (two is None) == (one is None)
+            if two is not None:
+                assert bool(two.isfinite().all())
+                torch.testing.assert_close(
+                    two, one, rtol=1e-5, atol=1e-6, msg=lambda text, at=name: f"{at}: {text}"
+                )
+
+
+def check_ddp() -> None:
+    """Gradients of two halves of a batch are averaged to those of the whole batch."""
+    torch.manual_seed(0)
+    model = FloaterModel(config("floater", {}))
+    ids = torch.arange(14).view(2, 7) % SIZES["vocabulary"]
+    wrapped = DistributedDataParallel(copy.deepcopy(model))
+    wrapped(ids[dist.get_rank()][None]).last_hidden_state.square().mean().backward()
+    model(ids).last_hidden_state.square().mean().backward()
+    for mine, theirs in zip(model.parameters(), wrapped.module.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def compare(folder: Path) -> int:
+    """Run all comparisons, in one of two processes."""
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    alone = [DeviceMesh("cpu", [[0], [1]], mesh_dim_names=("apart", "dp"))["dp"]][0]
+    check_ddp()
+    check_fsdp([init_device_mesh("cpu", (2,)), alone])
+    served = check_tensor_parallel(mesh)
+    assert {"none", "rotary", "sinusoidal", "floater", "learned"} <= {*served}
+    check_refusals(mesh)
+    check_tp_plan(folder / "model")
+    check_pretrained(folder / "llama")
+    print(len(served), "encodings")
+    dist.destroy_process_group()
+    return 0
+
+
+def test_two_processes_compute_what_one_does(tmp_path: Path) -> None:
+    FloaterForCausalLM(
+        FloaterConfig(**config("floater", {}, is_decoder=True).to_diff_dict())
+    ).save_pretrained(tmp_path / "model")
+    llama = LlamaConfig(
+        vocab_size=17,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+    )
+    LlamaForCausalLM(llama).save_pretrained(tmp_path / "llama")
+    in_two_processes(compare, tmp_path, folder=tmp_path)
