@@ -85,13 +85,13 @@ def _written(value: Any, folder: Path, name: str) -> Any:
 
 
 def _read(path: Path, kinds: tuple[type, ...]) -> Any:
-    known: dict[str, Any] = {kind.__name__: kind for kind in (Ragged, TextLines, Groups, *kinds)}
-    known[tuple.__name__] = lambda *parts: parts
+    classes: dict[str, Any] = {kind.__name__: kind for kind in (Ragged, TextLines, Groups, *kinds)}
+    classes[tuple.__name__] = lambda *parts: parts
 
     def value(tree: Any) -> Any:
         if isinstance(tree, str):
             # copy on write: PyTorch warns of arrays that cannot be written
             return np.load(path / Path(tree).name, mmap_mode="c", allow_pickle=False).view(np.ndarray)
-        return known[tree[0]](*map(value, tree[1:])) if isinstance(tree, list) else tree
+        return classes[tree[0]](*map(value, tree[1:])) if isinstance(tree, list) else tree
 
     return value(json.loads((path / _TREE).read_text(encoding="utf-8")))

@@ -33,6 +33,7 @@ from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.launchers import settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model
+from floater.lab.training.needs import check_room, needs_of
 from floater.lab.training.processes import main_process_first
 from floater.lab.training.run import (
     ENCODED,
@@ -168,6 +169,10 @@ class Task(ABC):
         """Load a saved processor; by default a BPE vocabulary."""
         return load_bpe(folder)
 
+    def empty(self, settings: Any) -> Any:
+        """Return the initial model on the device "meta", before data are read; None if it is unknown."""
+        return None
+
     def kind(self, settings: Any) -> Callable[[Any], Any]:
         """Return the function from a Hugging Face configuration to the model of a run, for `load`."""
         raise NotImplementedError(f"{type(self).__name__} defines no kind of model to load")
@@ -300,6 +305,8 @@ class Task(ABC):
             with main_process_first():
                 prepared = self.prepare(settings, run, splits, store)
                 self.check_schedule(prepared)
+                if state.is_main_process:
+                    logger.info(check_room(run, needs_of(prepared.model, settings.training)))
                 begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
             before = self.before(prepared)
             with variables_of_accelerate():

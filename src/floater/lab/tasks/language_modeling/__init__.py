@@ -41,6 +41,7 @@ from floater.lab.tasks.language_modeling.settings import LanguageModelingSetting
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.lab.tasks.measurement import Measurement, check_edges
 from floater.lab.tasks.registry import register
+from floater.lab.tasks.settings import vocabulary_size
 from floater.lab.tasks.task import Prepared, Task, vocabulary_of
 from floater.lab.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.lab.training import StreamSampler, smoothed_loss
@@ -110,6 +111,11 @@ class LanguageModeling(Task):
 
     def kind(self, settings: LanguageModelingSettings) -> Any:
         return FloaterForCausalLM if settings.objective == "causal" else FloaterForMaskedLM
+
+    def empty(self, settings: LanguageModelingSettings) -> LanguageModel:
+        with torch.device("meta"), torch.random.fork_rng():
+            model: LanguageModel = self.kind(settings)(settings.model.config(vocabulary_size(settings.data)))
+        return model
 
     def build(self, settings: Any, processor: Any, train: Any) -> LanguageModel:
         model: LanguageModel = self.kind(settings)(settings.model.config(len(processor)))

@@ -22,6 +22,7 @@ from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement, check_edges, positions
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
+from floater.lab.tasks.settings import vocabulary_size
 from floater.lab.tasks.task import Prepared, Splits, Task, vocabulary_of
 from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus, read_test_pairs
 from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
@@ -100,6 +101,10 @@ class Translation(Task):
         with torch.random.fork_rng():
             trained, _ = load_model(configured(encoder_decoder), start, "cpu", read=load_bpe)
         return warm_started(config, trained, start)
+
+    def empty(self, settings: TranslationSettings) -> FloaterForConditionalGeneration:
+        with torch.device("meta"), torch.random.fork_rng():
+            return encoder_decoder(settings.model.config(vocabulary_size(settings.data)))
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         def batch(examples: Sequence[Any]) -> dict[str, Any]:
