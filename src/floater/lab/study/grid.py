@@ -30,6 +30,8 @@ _FILES = {"source", "reference"}
 _DATA = {
     "train",
     "valid",
+    "folder",
+    "vocabulary",
     *(f"{part}_{side}" for part in ("train", "valid") for side in ("source", "target")),
 }
 
@@ -116,6 +118,7 @@ class Grid:
             compared all variants.
         tests: test sets by name, each with its arguments for the task's `measure`.
         keep_checkpoints: whether a finished trial keeps its checkpoints.
+        task: task of the trials.
     """
 
     folder: Path
@@ -123,6 +126,7 @@ class Grid:
     trials: list[Trial]
     tests: dict[str, dict[str, Any]]
     keep_checkpoints: bool = True
+    task: Task | None = None
 
     def write(self, threads: int) -> None:
         """Write the configuration of every trial, and the arguments of its process."""
@@ -197,7 +201,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
         for seed in variant.seeds[turn : turn + 1]
     ]
     _check(task, trials, tests, origin, train)
-    return Grid(folder, variants, trials, tests, settings.keep_checkpoints)
+    return Grid(folder, variants, trials, tests, settings.keep_checkpoints, task)
 
 
 def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:
@@ -368,12 +372,20 @@ def _check(
                 except (DataError, PositionError) as error:
                     raise SettingsError(f"{where}: test {test}: {error}") from None
         before.add(trial.name)
+    complete = set[str]()
     for trial in trials:
         if trial.name in there:
             continue
         where = f"{origin}: trial {trial.name}"
         for key in sorted(vars(trial.settings.data).keys() & _DATA):
             _check_files(getattr(trial.settings.data, key), f"{where}: data.{key}")
+        needs = repr((trial.settings.data, trial.settings.model, getattr(trial.settings, "plug", None)))
+        if train and trial.after is None and needs not in complete and not (trial.run / MODEL).is_dir():
+            complete.add(needs)
+            try:
+                task.check_needs(trial.settings)
+            except (DataError, PositionError) as error:
+                raise SettingsError(f"{where}: {error}") from None
         if trial.run.is_dir() and (changes := RunData(trial.run, trial.settings).changes):
             raise SettingsError(
                 f"{where}: since its training began, {changes[0]}; delete {trial.run}, or choose another "

@@ -13,6 +13,7 @@ from tqdm.auto import tqdm
 
 from floater.lab.study.grid import Grid, Trial
 from floater.lab.study.local_launcher import Launcher, LocalLauncher, Started
+from floater.lab.study.needs import check_disk
 from floater.lab.study.progress import fraction
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial import is_finished, is_trained
@@ -34,7 +35,10 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     if finished:
         logger.info("%s of %s trials are finished", len(finished), len(grid.trials))
     if waiting:
-        logger.info("%s trials to run, %s at a time; %s", len(waiting), launcher.slots, plan(grid, launcher))
+        disk = check_disk(grid, waiting, launcher.slots)
+        logger.info(
+            "%s trials to run, %s at a time; %s; %s", len(waiting), launcher.slots, plan(grid, launcher), disk
+        )
     ended = set(finished)
     running: dict[str, tuple[Trial, Started]] = {}
     bar = _bar(grid.trials, waiting)

@@ -31,7 +31,7 @@ from floater.lab.training.digests import changed, digests
 from floater.lab.training.files import MANIFEST, discard, sync, write_json, write_whole
 from floater.lab.training.lock import file_lock
 from floater.lab.training.messages import show_messages
-from floater.lab.training.run import MODEL, RunWithSettings
+from floater.lab.training.run import ENCODED, MODEL, RunWithSettings
 
 MEASURED = "measured"
 PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
@@ -85,7 +85,7 @@ def run_trial(folder: Path, name: str) -> None:
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
     task, settings = registry.from_config(read_yaml(config), str(config), trusted=True)
-    run = task.train(settings)
+    run = task.train(settings, encoded=folder / ENCODED)
     if not is_trained(run):
         write_json(run / COST, _cost(run))
     for test, arguments in plan["tests"].items():

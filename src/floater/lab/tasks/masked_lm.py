@@ -11,9 +11,9 @@ import numpy as np
 from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.lab.tasks.examples import Collate, Encoded
+from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.finetuning.text import Texts, TextSettings, TextTask, as_rows, documents_of, special
-from floater.lab.tasks.language_modeling.data import masked_by
+from floater.lab.tasks.language_modeling.data import Rows, masked_by
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.lab.tasks.registry import register
@@ -64,6 +64,7 @@ class MaskedLM(TextTask):
     Settings = MaskedLMSettings
     Auto = AutoModelForMaskedLM
     Trainer = LanguageModelTrainer
+    stored = (Rows,)
 
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         path = settings.model.path
@@ -73,7 +74,7 @@ class MaskedLM(TextTask):
         if not rows:
             raise DataError(f"{path}: the tokenizer makes no token of the text")
         special = processor.all_special_ids
-        if not any(np.isin(row["input_ids"], special, invert=True).any() for row in rows.rows):
+        if not np.isin(rows.ids.values, special, invert=True).any():
             raise DataError("the text has no token to predict")
         return rows
 
@@ -93,7 +94,7 @@ class MaskedLM(TextTask):
         return self.collate(prepared.settings, prepared.processor, prepared.model, *seed)
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Encoded:
+def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Rows:
     """Encode documents in rows, each a part of one document between the checkpoint's special tokens.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,7 +15,7 @@ from floater.encodings.composed.parts import resolved
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.paths import expand_fields
-from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE
+from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE, load_bpe
 from floater.lab.training.paths import files_named
 from floater.lab.training.run import MODEL, VOCABULARY, inside
 from floater.lab.training.settings import TrainingSettings, check_numbers, check_trained_flow
@@ -309,6 +310,18 @@ def files_of(data: Any, *names: str) -> dict[str, Any]:
         folder = inside(Path(vocabulary), VOCABULARY, MODEL)
         files["data.vocabulary"] = folder / TOKENIZER_FILE if folder.is_dir() else folder
     return files
+
+
+def vocabulary_size(data: Any) -> int:
+    """Return the number of tokens of the vocabulary that settings of the data name, or will train.
+
+    Args:
+        data: settings with `vocabulary` and `vocabulary_size`.
+    """
+    if data.vocabulary is not None:
+        with suppress(DataError):  # it may not exist yet
+            return len(load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL)))
+    return int(data.vocabulary_size)
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:

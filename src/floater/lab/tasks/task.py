@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,6 +25,7 @@ from floater.lab.settings import load
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.stored import is_large, stored
 from floater.lab.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.lab.training import flush_denormals
 from floater.lab.training.arguments import batches, warmup_steps
@@ -32,8 +33,10 @@ from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model
+from floater.lab.training.needs import check_room, needs_of
 from floater.lab.training.processes import main_process_first
 from floater.lab.training.run import (
+    ENCODED,
     MODEL,
     SETTINGS,
     VOCABULARY,
@@ -90,6 +93,8 @@ class Task(ABC):
     `shorten` is a hint in messages on how to exclude long examples; `output` is the noun for the lines that
     `floater evaluate --output` writes, if any; `reads_tables` whether data.train and data.valid may be tables
     or data sets with splits (`floater.lab.tasks.corpora.tables`); `Trainer` is the class of the Trainer.
+    `stored` are the dataclasses of examples that are kept in files, which all processes map into their
+    memory, if the data are large; with them, `read` and `encode` depend on the data and the processor alone.
 
     See `examples/` in the repository for a task in less than 100 lines.
     """
@@ -103,6 +108,7 @@ class Task(ABC):
     shorten: ClassVar[str] = ""
     output: ClassVar[str] = ""
     reads_tables: ClassVar[bool] = False
+    stored: ClassVar[tuple[type, ...]] = ()
     Trainer: ClassVar[type[RunTrainer]] = RunTrainer
     measure: ClassVar[Callable[..., Measurement] | None] = None
     predict: ClassVar[Callable[..., list[str]] | None] = None
@@ -142,6 +148,15 @@ class Task(ABC):
             sources = {name: with_split(source, name) for name, source in sources.items()}
         return Splits(*(self.read_test(settings, source) for source in sources.values()))
 
+    def check_needs(self, settings: Any) -> None:
+        """Refuse a run without what it needs besides data, such as a checkpoint, before any data are read.
+
+        Raises:
+            DataError: if something is missing or unfit.
+            PositionError: if the task cannot have this position model.
+        """
+        return
+
     def read_test(self, settings: Any, source: Any) -> Any:
         """Read the examples of a test set.
 
@@ -153,6 +168,10 @@ class Task(ABC):
     def load_processor(self, folder: Path, /) -> Any:
         """Load a saved processor; by default a BPE vocabulary."""
         return load_bpe(folder)
+
+    def empty(self, settings: Any) -> Any:
+        """Return the initial model on the device "meta", before data are read; None if it is unknown."""
+        return None
 
     def kind(self, settings: Any) -> Callable[[Any], Any]:
         """Return the function from a Hugging Face configuration to the model of a run, for `load`."""
@@ -221,7 +240,7 @@ class Task(ABC):
 
     # Methods shared by all tasks.
 
-    def train(self, settings: Any, *, accept_changed_data: bool = False) -> Path:
+    def train(self, settings: Any, *, accept_changed_data: bool = False, encoded: Path | None = None) -> Path:
         """Train a model, or resume a stopped training.
 
         A run that was killed and resumed ends with the same weights as an uninterrupted run, on the same
@@ -233,6 +252,8 @@ class Task(ABC):
                 written to `settings.run`.
             accept_changed_data: whether a stopped training resumes on other data than it began with; what
                 has changed is written to the run's `data.json`.
+            encoded: directory of the examples of large data, which several runs may share; by default one in
+                that of the run.
 
         Returns:
             The run directory.
@@ -267,21 +288,41 @@ class Task(ABC):
             data.check()
             if data.is_unknown and state.is_main_process:
                 logger.warning("%s has no record of its data: that they are the same is not checked", run)
-            splits = self.read(settings)
+            self.check_needs(settings)
+            keep = bool(self.stored) and is_large(data.size)
+
+            def store(what: str, make: Callable[[], Any], *processors: Any) -> Any:
+                if not keep:
+                    return make()
+                key = [what, self.name, data.digest, asdict(settings.data)]
+                key += [processor.backend_tokenizer.to_str() for processor in processors]
+                return stored(encoded or run / ENCODED, key, self.stored, make)
+
+            with main_process_first():
+                splits = Splits(*store("text", lambda: self.read(settings)))
             data.check_examples(train=splits.train, valid=splits.valid)
             if len({json.dumps(digests) for digests in gather_object([data.examples])}) > 1:
                 raise DataError("the processes read different examples; each must read the same data")
             with main_process_first():
-                prepared = self.prepare(settings, run, splits)
+                prepared = self.prepare(settings, run, splits, store)
                 self.check_schedule(prepared)
+                if state.is_main_process:
+                    logger.info(check_room(run, needs_of(prepared.model, settings.training)))
                 begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
             before = self.before(prepared)
             with variables_of_accelerate():
                 trainer = self.trainer(prepared, run)
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
 
-    def prepare(self, settings: Any, run: Path, splits: Splits) -> Prepared:
+    def prepare(self, settings: Any, run: Path, splits: Splits, store: Any) -> Prepared:
         """Encode the examples, build the model, and check that the model supports the examples.
+
+        Args:
+            settings: settings of the run.
+            run: directory of the run.
+            splits: examples before they are encoded.
+            store: function of a name, a function that makes a value, and the processor that it depends on;
+                it returns the value, perhaps from files.
 
         Raises:
             DataError: if an example does not fit into a batch.
@@ -294,7 +335,11 @@ class Task(ABC):
                 "the vocabulary has %s tokens, not data.vocabulary_size=%s: the training text has no more",
                 *map("{:,}".format, (len(processor), asked)),
             )
-        train = self.encode(settings, processor, splits.train, training=True)
+        train = store(
+            "training tokens",
+            lambda: self.encode(settings, processor, splits.train, training=True),
+            processor,
+        )
         valid = self.encode(settings, processor, splits.valid)
         training, longest = settings.training, max(train.lengths)
         if training.per_device_train_batch_size is None and longest > training.max_tokens:

@@ -1,8 +1,8 @@
 """Joint byte-level BPE: one vocabulary for source and target, with no unknown token."""
 
 import os
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
+from floater.lab.text.ragged import Ragged
 
 PAD, BOS, EOS = SPECIALS = ("<pad>", "<s>", "</s>")
 MASK = "<mask>"
@@ -130,10 +131,8 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], **options: Any) -> list[np.ndarray]:
+def encode(tokenizer: PreTrainedTokenizerFast, lines: Iterable[str], **options: Any) -> Ragged:
     """Return the token ids of each line, with the end token, as int32.
-
-    Arrays let millions of lines fit into memory: lists of Python integers would take ten times as much.
 
     Args:
         tokenizer: tokenizer with any vocabulary.
@@ -141,12 +140,12 @@ def encode(tokenizer: PreTrainedTokenizerFast, lines: Sequence[str], **options: 
         **options: arguments of the tokenizer's call.
     """
     options["return_attention_mask"] = False
-    rows: list[np.ndarray] = []
-    for start in range(0, len(lines), ENCODED_AT_ONCE):
-        ids = tokenizer(list(lines[start : start + ENCODED_AT_ONCE]), **options)["input_ids"]
-        flat = np.fromiter(chain.from_iterable(ids), dtype=np.int32)
-        rows += np.split(flat, np.cumsum([len(row) for row in ids])[:-1])
-    return rows
+    lines, flat, lengths = iter(lines), bytearray(), [np.zeros(0, dtype=np.int64)]
+    while part := list(islice(lines, ENCODED_AT_ONCE)):
+        ids = tokenizer(part, **options)["input_ids"]
+        flat += np.fromiter(chain.from_iterable(ids), dtype=np.int32).tobytes()
+        lengths.append(np.array([len(row) for row in ids], dtype=np.int64))
+    return Ragged(np.frombuffer(flat, dtype=np.int32), np.cumsum(np.concatenate(lengths)))
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:

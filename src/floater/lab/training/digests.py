@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from floater.lab.text.ragged import Groups, TextLines
 from floater.lab.training.contents import contents
 from floater.lab.training.paths import paths_in
 
@@ -56,6 +57,9 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield value.tobytes()
     elif isinstance(value, Tensor):
         yield from _parts(value.detach().cpu().numpy())
+    elif isinstance(value, TextLines | Groups):  # as the lists that they stand for
+        yield f"[{len(value)}".encode()
+        yield from _plain_parts(value)
     elif is_dataclass(value) and not isinstance(value, type):
         yield from _parts([getattr(value, field.name) for field in fields(value)])
     elif isinstance(value, Mapping):
@@ -64,14 +68,18 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, list | tuple):
         yield f"[{len(value)}".encode()
         if _is_plain(value):  # much faster than one by one
-            for start in range(0, len(value), _MANY):
-                yield repr([*value[start : start + _MANY]]).encode("utf-8", "surrogatepass")
+            yield from _plain_parts(value)
         else:
             for each in value:
                 yield from _parts(each)
                 yield b","
     else:
         raise TypeError(f"no digest of {type(value).__name__}")
+
+
+def _plain_parts(values: Sequence[Any]) -> Iterator[bytes]:
+    for start in range(0, len(values), _MANY):
+        yield repr([*values[start : start + _MANY]]).encode("utf-8", "surrogatepass")
 
 
 def _is_plain(values: list[Any] | tuple[Any, ...]) -> bool:

@@ -17,6 +17,8 @@ from floater.lab.training.run_data import VOCABULARY as VOCABULARY
 from floater.lab.training.run_data import RunData
 
 SETTINGS, MODEL, LOG, RESULT = "config.yaml", "model", "log.json", "result.json"
+ENCODED = "encoded"
+"""Directory in that of a run with its examples, if they are large; see `floater.lab.tasks.stored`."""
 LONGEST = "longest"
 """Key in `RESULT` of the length of the longest training example, in tokens or the unit of the lengths."""
 RunPath = str | os.PathLike[str]
@@ -75,7 +77,8 @@ def find_run(settings: Any, *, accept_changed_data: bool = False) -> Path:
                 raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
             data.check()
     elif run.is_dir() and any(
-        not path.name.endswith(UNFINISHED) and not path.name.startswith(LOCK) for path in run.iterdir()
+        not path.name.endswith(UNFINISHED) and not path.name.startswith(LOCK) and path.name != ENCODED
+        for path in run.iterdir()
     ):
         raise DataError(f"{run} is not empty and holds no run (no {SETTINGS}); choose another directory")
     return run

@@ -70,6 +70,19 @@ class RunData:
         return files
 
     @property
+    def size(self) -> int:
+        """Return the number of bytes of all files."""
+        return sum(file.size for source in self._sources() for file in (source.files or {}).values())
+
+    @property
+    def digest(self) -> list[str]:
+        """Return the digests of all files."""
+        return [source.sha256 for source in self._sources()]
+
+    def _sources(self) -> list[Source]:
+        return [source for name, several in self._files.items() if name != VOCABULARY for source in several]
+
+    @property
     def is_unknown(self) -> bool:
         """Return whether the training has begun without a record of its data."""
         return not self.is_recorded and (self._step > 0 or (self.run / VOCABULARY).is_dir())

@@ -286,7 +286,7 @@ def test_losses_are_those_of_the_logits(folder: Path) -> None:
     rows = rows_of(tokenizer, [["w1 w2 w3 w4 w5"], ["w6 w7"], ["w8"]], 4)
     assert rows.lengths == [4, 2]  # of one token nothing is predicted
     found = rows_score(model, rows, functools.partial(causal_batch, tokenizer=tokenizer), 100, later=True)
-    for number, row in enumerate(rows.rows):
+    for number, row in enumerate(rows):
         nats = found.losses.nats[found.losses.rows == number]
         ids = torch.from_numpy(row["input_ids"]).long()
         whole = model(ids[None]).logits[0].log_softmax(-1)
@@ -303,9 +303,9 @@ def test_rows_end_where_documents_do(folder: Path) -> None:
     )
     tokenizer.add_special_tokens({"bos_token": "w0", "eos_token": "w29"})
     rows = rows_of(tokenizer, [["w1 w2 w3", "w4 w5"], ["w6"]], 4)
-    said = [str(tokenizer.decode(row["input_ids"])) for row in rows.rows]
+    said = [str(tokenizer.decode(row["input_ids"])) for row in rows]
     assert said == ["w0 w1 w2 w3", "w0 w4 w5 w29", "w0 w6 w29"]
-    assert [row["index"] for row in rows.rows] == [0, 1, 2]
+    assert [row["index"] for row in rows] == [0, 1, 2]
 
 
 def test_hidden_numbers(folder: Path) -> None:

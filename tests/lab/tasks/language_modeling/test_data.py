@@ -61,9 +61,9 @@ def test_rows_hold_every_token_in_order_in_whole_sentences(
     written: list[list[list[int]]], block: int, pack: bool
 ) -> None:
     documents = [[np.array([*sentence, 2]) for sentence in document] for document in written]
-    rows = Rows(documents, block, begin=BEGIN, pack=pack)
+    rows = Rows.of(documents, block, begin=BEGIN, pack=pack)
     parts = []
-    for row in rows.rows:
+    for row in rows:
         assert len(row["input_ids"]) == sum(row["parts"]) <= block
         assert pack or len(row["parts"]) == 1
         parts += [part.tolist() for part in np.split(row["input_ids"], np.cumsum(row["parts"])[:-1])]
@@ -77,18 +77,18 @@ def test_rows_hold_every_token_in_order_in_whole_sentences(
     assert (rows.cut == 0) == short
     if short:  # then a row ends with the end of a sentence
         assert all(part[-1] == 2 for part in parts)
-    assert rows.lengths == [len(row["input_ids"]) for row in rows.rows]
+    assert rows.lengths == [len(row["input_ids"]) for row in rows]
     assert rows.tokens == len(flat) + len(parts)
 
 
 def test_a_row_is_as_full_as_whole_sentences_make_it() -> None:
     documents = [[np.array([5, 6, 2]), np.array([7, 2])], [np.array([8, 2])], [np.array([9, 9, 9, 2])]]
-    rows = Rows(documents, 9, begin=BEGIN)
-    assert [row["parts"] for row in rows.rows] == [[6, 3], [5]]
+    rows = Rows.of(documents, 9, begin=BEGIN)
+    assert [row["parts"] for row in rows] == [[6, 3], [5]]
 
 
 def test_a_batch_says_which_tokens_share_a_document() -> None:
-    rows = Rows([[np.array([5, 2])], [np.array([6, 2])], [np.array([7, 8, 9, 9, 2])]], 8, begin=BEGIN)
+    rows = Rows.of([[np.array([5, 2])], [np.array([6, 2])], [np.array([7, 8, 9, 9, 2])]], 8, begin=BEGIN)
     batch = causal_batch([rows[0], rows[1]], pad=0, begin=BEGIN)
     assert batch["input_ids"].tolist() == [[1, 5, 2, 1, 6, 2], [1, 7, 8, 9, 9, 2]]
     assert batch["labels"].tolist() == [[-100, 5, 2, -100, 6, 2], [-100, 7, 8, 9, 9, 2]]
@@ -143,7 +143,7 @@ def test_random_tokens_are_any_but_special_ones() -> None:
 
 def test_masks_are_a_function_of_seed_and_row_alone() -> None:
     documents = encode_documents(TOKENIZER, [["low lower lowest newest"] * 4])
-    rows = Rows(documents, 16, begin=begin_id(TOKENIZER))
+    rows = Rows.of(documents, 16, begin=begin_id(TOKENIZER))
 
     def labels(indices: list[int], *seed: int) -> list[torch.Tensor]:
         batch = masked_batch([rows[i] for i in indices], Masking(), TOKENIZER, seed)
@@ -167,11 +167,11 @@ def test_full_sentences_cross_the_borders_of_documents_and_lose_nothing() -> Non
     """As documents would, but for one more end between two of them and no part of a row."""
     sentences = [[[*[10 + i] * (length - 1), 2] for length in (5, 4)] for i in range(3)]
     documents = [[np.array(sentence) for sentence in document] for document in sentences]
-    rows = Rows(joined(documents, 2), 12, begin=1)
-    read = [token for row in rows.rows for token in row["input_ids"].tolist() if token != 1]
+    rows = Rows.of([joined(documents, 2)], 12, begin=1)
+    read = [token for row in rows for token in row["input_ids"].tolist() if token != 1]
     assert read == [
         *sentences[0][0], *sentences[0][1], 2, *sentences[1][0], *sentences[1][1], 2, *sentences[2][0],
         *sentences[2][1],
     ]  # fmt: skip
-    assert all(len(row["parts"]) == 1 for row in rows.rows)
+    assert all(len(row["parts"]) == 1 for row in rows)
     assert "document_ids" not in collate([rows[0], rows[1]], pad=0)

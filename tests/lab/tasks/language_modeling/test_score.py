@@ -101,13 +101,13 @@ def test_a_sliding_window_gives_each_token_its_own_context(window, stride):
 def test_a_masked_score_is_the_loss_of_the_masked_tokens_of_a_fixed_seed():
     tokenizer = with_mask(train_bpe(["low lower lowest newest widest"], 270))
     model = made(FloaterForMaskedLM, vocabulary=len(tokenizer))
-    rows = Rows(texts((4, 9, 3), (7,), (2, 2)), 16, begin=BEGIN, pack=False)
+    rows = Rows.of(texts((4, 9, 3), (7,), (2, 2)), 16, begin=BEGIN, pack=False)
 
     def masks(seed):
         return partial(masked_batch, masking=Masking(), tokenizer=tokenizer, seed=[seed])
 
     nats, tokens = 0.0, 0
-    for i, row in enumerate(rows.rows):
+    for i, row in enumerate(rows):
         read, labels = masked(row["input_ids"], Masking(), tokenizer, 5, i)
         with torch.no_grad():
             logits = model.eval()(torch.tensor(read)[None]).logits[0].log_softmax(-1)

@@ -106,8 +106,8 @@ def test_the_tokens_of_a_step_are_those_that_are_predicted(
     assert all(labels == items for labels, items in counted)
     _, tokenizer, _ = load_run(run, "cpu")
     documents = encode_documents(tokenizer, read_documents(made.data.train, "blank line"))
-    rows = Rows(documents, 24, begin=begin_id(tokenizer))
-    parts = sum(len(row["parts"]) for row in rows.rows)
+    rows = Rows.of(documents, 24, begin=begin_id(tokenizer))
+    parts = sum(len(row["parts"]) for row in rows)
     assert sum(labels for labels, _ in counted) == rows.tokens - parts
 
 

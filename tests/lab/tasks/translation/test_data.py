@@ -91,16 +91,16 @@ def test_a_data_set_of_the_hub(hub: dict[str, Any]) -> None:
 def test_long_pairs_are_left_out_and_counted() -> None:
     pairs = Pairs(["a b", "a b c d", "a"], ["a", "a", "a b c d e"], 0)
     tokenizer = train_bpe(pairs.source, 270)
-    whole = TokenPairs(pairs, tokenizer)
+    whole = TokenPairs.of(pairs, tokenizer)
     assert whole.lengths == [
         max(len(tokenizer(s).input_ids), len(tokenizer(t).input_ids))
         for s, t in zip(pairs.source, pairs.target, strict=True)
     ]
-    some = TokenPairs(pairs, tokenizer, max_tokens=whole.lengths[0])
+    some = TokenPairs.of(pairs, tokenizer, max_tokens=whole.lengths[0])
     assert len(some) == 1
     assert tokenizer.decode(some[0]["input_ids"], skip_special_tokens=True) == "a b"
     with pytest.raises(DataError, match="all 3 have more than 1 tokens"):
-        TokenPairs(pairs, tokenizer, max_tokens=1)
+        TokenPairs.of(pairs, tokenizer, max_tokens=1)
 
 
 def test_encoding_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_the_log_has_every_step_and_validation(trained: Path) -> None:
 
 def test_the_result_holds_the_validation_of_the_final_model(trained: Path, files: Files) -> None:
     model, tokenizer = load_run(trained, "cpu")
-    examples = TokenPairs(pairs(files["valid"]), tokenizer)
+    examples = TokenPairs.of(pairs(files["valid"]), tokenizer)
     found = validate(model, tokenizer, examples, TASK.settings_of(trained).decoding, "de")
     assert read(trained / "result.json").items() >= found.scores.items()
     _, cut = translate_and_count(

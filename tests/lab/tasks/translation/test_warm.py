@@ -40,7 +40,7 @@ def config(stage1: Path, position: str, **options: Any) -> FloaterConfig:
 def test_a_zero_flow_leaves_the_loss_of_stage_1_unchanged(stage1: Path, files: Files) -> None:
     trained, tokenizer = load_run(stage1, "cpu")
     started = warm_started(config(stage1, "floater", start="zero"), trained, "stage 1")
-    batch = collate([TokenPairs(pairs(files["valid"]), tokenizer)[i] for i in range(7)], pad=0)
+    batch = collate([TokenPairs.of(pairs(files["valid"]), tokenizer)[i] for i in range(7)], pad=0)
     for training in (False, True):
         expected, found = (model.train(training)(**batch) for model in (trained, started))
         assert torch.equal(found.logits, expected.logits)
@@ -63,7 +63,7 @@ def test_the_first_step_of_stage_2_has_the_loss_of_the_last_model_of_stage_1(
     trained, tokenizer = load_run(stage1, "cpu")
     assert load_run(run)[1].get_vocab() == tokenizer.get_vocab()
 
-    examples = TokenPairs(pairs(files["train"]), tokenizer)
+    examples = TokenPairs.of(pairs(files["train"]), tokenizer)
     sampler = TokenBatchSampler(examples.lengths, 600, seed=1, shuffle=True)
     first = collate([examples[i] for i in next(iter(sampler))], pad=0)
     with torch.no_grad():

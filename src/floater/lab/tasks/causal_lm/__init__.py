@@ -20,6 +20,7 @@ from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded
 from floater.lab.tasks.finetuning.extension import Extend
 from floater.lab.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special
+from floater.lab.tasks.language_modeling.data import Rows
 from floater.lab.tasks.language_modeling.far import doubling, ranges
 from floater.lab.tasks.measurement import Measurement, check_edges, perplexity
 from floater.lab.tasks.registry import register
@@ -84,7 +85,7 @@ class CausalLM(TextTask):
     Auto = AutoModelForCausalLM
     later = True
 
-    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
+    def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Rows:
         rows = rows_of(processor, examples, settings.data.block)
         return replace(rows, source=None if training else examples)
 
@@ -184,7 +185,7 @@ def _history(file: Path) -> list[str]:
     return [f"perplexity of validation rows: {', '.join(perplexities)}"]
 
 
-def rows_of(tokenizer: Any, texts: Sequence[Sequence[str]], block: int) -> Encoded:
+def rows_of(tokenizer: Any, texts: Sequence[Sequence[str]], block: int) -> Rows:
     """Encode documents in rows of at most `block` tokens, at least one of which can be predicted.
 
     Each row begins with the special tokens that the tokenizer puts before a text. The special tokens after a
@@ -215,7 +216,8 @@ def long_rows(tokenizer: Any, texts: Any, length: int, evaluation: Evaluation) -
     """
     whole = [[line for document in texts for line in document]]
     rows = rows_of(tokenizer, whole, length)
-    full = [row for row in rows.rows if len(row["input_ids"]) == length] or rows.rows
+    every = [rows[i] for i in range(len(rows))]
+    full = [row for row in every if len(row["input_ids"]) == length] or every
     chosen = np.unique(np.linspace(0, len(full) - 1, min(evaluation.rows, len(full))).round().astype(int))
     selected = [full[i] for i in chosen]
     return Encoded(selected, [len(row["input_ids"]) for row in selected])

@@ -15,9 +15,15 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from floater.errors import DataError
+from floater.errors import DataError, no_directory
 from floater.lab.tasks.examples import Collate
-from floater.lab.tasks.finetuning.checkpoint import checkpoint_files, load_tokenizer, read_config, start
+from floater.lab.tasks.finetuning.checkpoint import (
+    checkpoint_files,
+    load_tokenizer,
+    locate,
+    read_config,
+    start,
+)
 from floater.lab.tasks.finetuning.extension import Extend, extend
 from floater.lab.tasks.finetuning.features import CutTexts, Features, collate, loss, predict
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug, Training
@@ -81,6 +87,22 @@ class CheckpointTask(Task):
 
     def load_processor(self, folder: Path, /) -> PreTrainedTokenizerFast:
         return load_tokenizer(str(folder))
+
+    def check_needs(self, settings: Any) -> None:
+        locate(settings.model.path)
+        flow = settings.plug.flow
+        if flow is not None and not Path(locate(flow)).is_dir():
+            raise no_directory(flow)
+
+    def empty(self, settings: Any) -> PreTrainedModel | None:
+        """Return the checkpoint's model without its weights; None if its configuration cannot be read."""
+        try:
+            config = read_config(locate(settings.model.path), settings.model.config)
+        except DataError:
+            return None
+        with torch.device("meta"), torch.random.fork_rng():
+            model: PreTrainedModel = self.Auto.from_config(config, trust_remote_code=False)
+        return model
 
     def build(self, settings: Any, processor: Any, train: Any) -> PreTrainedModel:
         model = start(settings.model, settings.plug, self.Auto, processor, **self.head(settings, train))

@@ -10,17 +10,18 @@ import torch
 from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast
 
-from floater.lab.tasks.examples import Encoded
+from floater.lab.tasks.examples import Examples
 from floater.lab.tasks.finetuning.checkpoint import locate
 from floater.lab.tasks.finetuning.extension import Adapter, learn, merge, save_adapter, training_positions
 from floater.lab.tasks.finetuning.features import readable
 from floater.lab.tasks.finetuning.settings import Training
 from floater.lab.tasks.finetuning.task import CheckpointTask, FineTuningSettings
-from floater.lab.tasks.language_modeling.data import encode_documents, read_documents
+from floater.lab.tasks.language_modeling.data import Rows, encode_documents, read_documents
 from floater.lab.tasks.language_modeling.score import Score, rows_score
 from floater.lab.tasks.language_modeling.settings import TextData
 from floater.lab.tasks.settings import check_block
 from floater.lab.tasks.task import Prepared, vocabulary_of
+from floater.lab.text.ragged import Ragged
 from floater.lab.training.model import evaluating
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import TrainingSettings
@@ -78,8 +79,8 @@ class TextTask(CheckpointTask):
         learn(model, settings.train, settings.lora)
         return model
 
-    def check_model(self, settings: Any, model: Any, processor: Any, examples: Encoded, name: str) -> None:
-        longest = max((row["input_ids"] for row in examples.rows), key=len)
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Rows, name: str) -> None:
+        longest = examples.ids[int(examples.ids.lengths.argmax())]
         uncached = {"use_cache": False} if self.later else {}
         with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
             model(torch.from_numpy(longest).long()[None], **uncached)
@@ -98,17 +99,16 @@ class TextTask(CheckpointTask):
         merge(prepared.model)
         return super().final(prepared)
 
-    def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Score:
+    def score(self, settings: Any, model: Any, processor: Any, examples: Examples) -> Score:
         collate, most = self.collate(settings, processor, model), settings.evaluation.max_tokens
         with readable(f"rows of {max(examples.lengths)} tokens", "their length"):
             return rows_score(model, examples, collate, most, later=self.later)
 
 
-def as_rows(rows: Iterable[list[int]]) -> Encoded:
-    """Return rows of token ids as encoded examples."""
-    arrays = [np.array(row, dtype=np.int32) for row in rows]
-    examples = [{"input_ids": row, "parts": [len(row)], "index": i} for i, row in enumerate(arrays)]
-    return Encoded(examples, [len(row) for row in arrays])
+def as_rows(rows: Iterable[list[int]]) -> Rows:
+    """Return rows of token ids as encoded examples, of one part each."""
+    ids = Ragged.of(rows)
+    return Rows(ids, Ragged(ids.lengths, np.arange(1, len(ids) + 1)))
 
 
 def documents_of(tokenizer: PreTrainedTokenizerFast, documents: Texts) -> Iterator[list[int]]:

@@ -41,6 +41,7 @@ from floater.lab.tasks.language_modeling.settings import LanguageModelingSetting
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.lab.tasks.measurement import Measurement, check_edges
 from floater.lab.tasks.registry import register
+from floater.lab.tasks.settings import vocabulary_size
 from floater.lab.tasks.task import Prepared, Task, vocabulary_of
 from floater.lab.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.lab.training import StreamSampler, smoothed_loss
@@ -53,7 +54,7 @@ from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
 logger = logging.getLogger(__name__)
 LanguageModel = FloaterForCausalLM | FloaterForMaskedLM
-Texts = list[list[str]]
+Texts = Sequence[Sequence[str]]
 
 
 @register("language_modeling")
@@ -63,6 +64,7 @@ class LanguageModeling(Task):
     Settings = LanguageModelingSettings
     metric, greater, example = "loss", False, "row"
     reads_tables = True
+    stored = (Rows,)
     Trainer = LanguageModelTrainer
 
     def read_test(self, settings: LanguageModelingSettings, source: Any) -> Texts:
@@ -81,11 +83,12 @@ class LanguageModeling(Task):
         """Pack training texts into rows; validation texts are cut into windows when they are scored."""
         if not training:
             return scorer(settings, processor, examples)
-        data, documents = settings.data, encoded(settings, processor, examples)
+        data, documents = settings.data, encode_documents(processor, examples)
+        whole = [joined(documents, int(processor.eos_token_id))] if data.full_sentences else documents
         begin = begin_id(processor)
         rows: Rows | Streams
         if not data.memory:
-            rows = Rows(documents, data.block, begin=begin, pack=data.pack)
+            rows = Rows.of(whole, data.block, begin=begin, pack=data.pack)
             cut = f"{len(rows):,} rows"
             if rows.cut:
                 logger.info("%s training lines of more than %s tokens cut", f"{rows.cut:,}", data.block - 1)
@@ -94,7 +97,12 @@ class LanguageModeling(Task):
             streams_per_process = (
                 settings.training.per_device_train_batch_size or settings.training.max_tokens // data.block
             )
-            rows = Streams(documents, data.block, streams_per_process * processes, begin=begin)
+            rows = Streams(
+                [list(document) for document in whole],
+                data.block,
+                streams_per_process * processes,
+                begin=begin,
+            )
             if rows.streams < processes:
                 raise DataError(f"{rows.tokens:,} tokens are too few for {processes} processes")
             cut = f"{len(rows):,} rows of {rows.streams:,} streams"
@@ -103,6 +111,11 @@ class LanguageModeling(Task):
 
     def kind(self, settings: LanguageModelingSettings) -> Any:
         return FloaterForCausalLM if settings.objective == "causal" else FloaterForMaskedLM
+
+    def empty(self, settings: LanguageModelingSettings) -> LanguageModel:
+        with torch.device("meta"), torch.random.fork_rng():
+            model: LanguageModel = self.kind(settings)(settings.model.config(vocabulary_size(settings.data)))
+        return model
 
     def build(self, settings: Any, processor: Any, train: Any) -> LanguageModel:
         model: LanguageModel = self.kind(settings)(settings.model.config(len(processor)))
@@ -148,7 +161,7 @@ class LanguageModeling(Task):
             model = self.kind(settings)(settings.model.config(BYTES + len(SPECIALS)))
         data = settings.data
         packed = data.pack and data.documents != "file" and not data.full_sentences
-        rows = Rows([[np.full(3, 7)]] * 2, 8, begin=BYTES, pack=packed)
+        rows = Rows.of([[np.full(3, 7)]] * 2, 8, begin=BYTES, pack=packed)
         self.check_model(settings, model, None, rows, "")
 
     def summary(self, prepared: Prepared) -> str:
@@ -278,7 +291,11 @@ def reads_in_order(settings: LanguageModelingSettings) -> bool:
 def encoded(settings: LanguageModelingSettings, tokenizer: Any, texts: Texts) -> list[Any]:
     """Return the token ids of documents, joined to one text if the settings ask for it."""
     documents = encode_documents(tokenizer, texts)
-    return joined(documents, int(tokenizer.eos_token_id)) if settings.data.full_sentences else documents
+    return (
+        [list(joined(documents, int(tokenizer.eos_token_id)))]
+        if settings.data.full_sentences
+        else list(documents)
+    )
 
 
 def scorer(
@@ -303,7 +320,7 @@ def scorer(
         return functools.partial(remembering_score, memory=held, max_tokens=asked.max_tokens, **causal)
     if settings.objective == "causal":
         return functools.partial(causal_score, stride=step, max_tokens=asked.max_tokens, **causal)
-    rows = Rows(documents, wide, begin=begin, pack=settings.data.pack)
+    rows = Rows.of(documents, wide, begin=begin, pack=settings.data.pack)
     return functools.partial(
         rows_score, rows=rows, collate=masked_by(settings, tokenizer), max_tokens=asked.max_tokens
     )

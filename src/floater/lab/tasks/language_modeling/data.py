@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from transformers import PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.lab.tasks.corpora.tables import is_table, read_table
 from floater.lab.tasks.corpora.text import iter_lines
-from floater.lab.tasks.examples import Collate, Encoded, padded
+from floater.lab.tasks.examples import Collate, padded
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.text.bpe import BOS, MASK, encode
+from floater.lab.text.ragged import Groups, Ragged
 from floater.transformer.outputs import IGNORED
 
 logger = logging.getLogger(__name__)
@@ -82,28 +84,28 @@ def plain_lines(name: str) -> Iterator[str]:
 
 def encode_documents(
     tokenizer: PreTrainedTokenizerFast, documents: Sequence[Sequence[str]], **options: Any
-) -> list[Document]:
+) -> Groups:
     """Return the token ids of each line of each document, with the end token; see `encode`."""
-    rows = iter(encode(tokenizer, [line for document in documents for line in document], **options))
-    return [[next(rows) for _ in document] for document in documents]
+    lines = (line for document in documents for line in document)
+    ends = np.cumsum([len(document) for document in documents], dtype=np.int64)
+    return Groups(encode(tokenizer, lines, **options), ends)
 
 
-def joined(documents: Sequence[Document], end: int) -> list[Document]:
-    """Join documents to one text, with an end token between them.
+def joined(documents: Sequence[Document], end: int) -> Iterator[np.ndarray]:
+    """Yield the sentences of documents as of one text, with an end token between documents.
 
     Args:
         documents: token ids of the sentences of each document.
         end: token id of </s>.
 
     Example:
-        >>> joined([[np.array([5, 2])], [np.array([6, 2]), np.array([7, 2])]], end=2)
-        [[array([5, 2]), array([2], dtype=int32), array([6, 2]), array([7, 2])]]
+        >>> list(joined([[np.array([5, 2])], [np.array([6, 2]), np.array([7, 2])]], end=2))
+        [array([5, 2]), array([2], dtype=int32), array([6, 2]), array([7, 2])]
     """
-    border = np.array([end], dtype=np.int32)
-    whole: Document = []
-    for document in documents:
-        whole += [border] * bool(whole) + document
-    return [whole]
+    for number, document in enumerate(documents):
+        if number:
+            yield np.array([end], dtype=np.int32)
+        yield from document
 
 
 def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
@@ -112,64 +114,88 @@ def with_mask(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-class Rows(Encoded):
-    """Rows of at most `block` tokens, filled with whole sentences in their order.
-
-    A document that does not fit continues in the next row. Each part of a document in a row begins with <s>;
-    `parts` are the lengths of the parts.
+@dataclass(frozen=True, eq=False)
+class Rows(Dataset[Example]):
+    """Rows of tokens, each with one or several parts.
 
     Args:
-        documents: token ids of the sentences of each document.
-        block: maximum number of tokens of a row; longer sentences are cut into equal parts, and `cut` is
-            their number.
-        pack: True to share a row among documents.
-        begin: token id of <s>.
-
-    Example:
-        >>> rows = Rows([[np.array([5, 2]), np.array([6, 2])], [np.array([7, 2])]], block=8, begin=1)
-        >>> rows[0]["input_ids"].tolist(), rows[0]["parts"]
-        ([1, 5, 2, 6, 2, 1, 7, 2], [5, 3])
+        ids: token ids of each row.
+        parts: lengths of the parts of each row.
+        cut: number of sentences that are longer than a row.
+        source: documents before they were encoded, where scores need them.
     """
 
-    def __init__(self, documents: Iterable[Document], block: int, *, begin: int, pack: bool = True) -> None:
-        super().__init__([], [])
-        self.cut = 0
-        row: list[list[np.ndarray]] = []
-        used = 0
-        start = np.array([begin], dtype=np.int32)
+    ids: Ragged
+    parts: Ragged
+    cut: int = 0
+    source: Any = None
+
+    @classmethod
+    def of(
+        cls, documents: Iterable[Iterable[np.ndarray]], block: int, *, begin: int, pack: bool = True
+    ) -> Rows:
+        """Return rows that are filled with whole sentences in their order.
+
+        A document that does not fit continues in the next row. Each part of a document in a row begins with
+        <s>.
+
+        Args:
+            documents: token ids of the sentences of each document.
+            block: maximum number of tokens of a row; longer sentences are cut into equal parts.
+            begin: token id of <s>.
+            pack: True to share a row among documents.
+
+        Example:
+            >>> rows = Rows.of([[np.array([5, 2]), np.array([6, 2])], [np.array([7, 2])]], 8, begin=1)
+            >>> rows[0]["input_ids"].tolist(), rows[0]["parts"]
+            ([1, 5, 2, 6, 2, 1, 7, 2], [5, 3])
+        """
+        ids, start = bytearray(), np.array([begin], dtype=np.int32).tobytes()
+        ends, lengths, rows, cut, used = list[int](), list[int](), list[int](), 0, 0
 
         def flush() -> None:
-            nonlocal row, used
-            if row:
-                ids = np.concatenate([piece for part in row for piece in part])
-                parts = [sum(map(len, part)) for part in row]
-                self.rows.append({"input_ids": ids, "parts": parts, "index": len(self.rows)})
-                self.lengths.append(len(ids))
-            row, used = [], 0
+            nonlocal used
+            if used:
+                ends.append(len(ids) // 4)
+                rows.append(len(lengths))
+            used = 0
 
         for document in documents:
             opened = False
-            for sentence in self._cut(document, block - 1):
-                if used + len(sentence) + (not opened) > block or (not pack and not opened):
-                    flush()
-                    opened = False
-                if not opened:
-                    row.append([start])
-                    used, opened = used + 1, True
-                row[-1].append(sentence)
-                used += len(sentence)
+            for whole in document:
+                pieces = -(-len(whole) // (block - 1))
+                cut += pieces > 1
+                for sentence in np.array_split(whole, pieces) if pieces > 1 else [whole]:
+                    if used + len(sentence) + (not opened) > block or (not pack and not opened):
+                        flush()
+                        opened = False
+                    if not opened:
+                        ids += start
+                        lengths.append(1)
+                        used, opened = used + 1, True
+                    ids += sentence.astype(np.int32, copy=False).tobytes()
+                    lengths[-1] += len(sentence)
+                    used += len(sentence)
         flush()
+        parts = Ragged(np.array(lengths, dtype=np.int32), np.array(rows, dtype=np.int64))
+        return cls(Ragged(np.frombuffer(ids, dtype=np.int32), np.array(ends, dtype=np.int64)), parts, cut)
 
-    def _cut(self, document: Document, room: int) -> Iterator[np.ndarray]:
-        for sentence in document:
-            pieces = -(-len(sentence) // room)
-            self.cut += pieces > 1
-            yield from np.array_split(sentence, pieces) if pieces > 1 else [sentence]
+    @functools.cached_property
+    def lengths(self) -> list[int]:
+        """Return the number of tokens of each row."""
+        lengths: list[int] = self.ids.lengths.tolist()
+        return lengths
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, index: int) -> Example:
+        return {"input_ids": self.ids[index], "parts": self.parts[index].tolist(), "index": index}
 
     @property
     def tokens(self) -> int:
         """Return the number of tokens, each <s> included."""
-        return sum(self.lengths)
+        return len(self.ids.values)
 
 
 class Streams(Dataset[Example]):

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement, check_edges, positions
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
+from floater.lab.tasks.settings import vocabulary_size
 from floater.lab.tasks.task import Prepared, Splits, Task, vocabulary_of
 from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus, read_test_pairs
 from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
@@ -46,13 +48,16 @@ class Translation(Task):
 
     Settings = TranslationSettings
     metric, example, output = "bleu", "pair", "translations"
+    stored = (Pairs, TokenPairs)
     shorten = ", or exclude long pairs with data.max_tokens"
 
-    def read(self, settings: TranslationSettings) -> Splits:
+    def check_needs(self, settings: TranslationSettings) -> None:
         self.check(settings)
         start = settings.training.warm_start
         if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
             raise DataError(f"{start} holds no trained model, which training.warm_start needs")
+
+    def read(self, settings: TranslationSettings) -> Splits:
         return Splits(*load_corpus(settings.data))
 
     def make_processor(self, settings: TranslationSettings, train: Pairs) -> PreTrainedTokenizerFast:
@@ -71,15 +76,20 @@ class Translation(Task):
                 "it out"
             )
         return (
-            tokenizers[0] if tokenizers else train_bpe([*train.source, *train.target], data.vocabulary_size)
+            tokenizers[0]
+            if tokenizers
+            else train_bpe(chain(train.source, train.target), data.vocabulary_size)
         )
 
     def encode(self, settings: Any, processor: Any, examples: Pairs, *, training: bool = False) -> TokenPairs:
-        return TokenPairs(examples, processor, settings.data.max_tokens if training else None)
+        if not training:
+            return TokenPairs.of(examples, processor)
+        return replace(TokenPairs.of(examples, processor, settings.data.max_tokens), pairs=None)
 
     def where(self, settings: Any, examples: TokenPairs, index: int, name: str) -> str:
-        pair = examples.pairs.source[index], examples.pairs.target[index]
-        return super().where(settings, examples, index, name) + line_of(settings.data, pair)
+        return super().where(settings, examples, index, name) + line_of(
+            settings.data, int(examples.kept[index])
+        )
 
     def kind(self, settings: Any) -> Any:
         return encoder_decoder
@@ -91,6 +101,10 @@ class Translation(Task):
         with torch.random.fork_rng():
             trained, _ = load_model(configured(encoder_decoder), start, "cpu", read=load_bpe)
         return warm_started(config, trained, start)
+
+    def empty(self, settings: TranslationSettings) -> FloaterForConditionalGeneration:
+        with torch.device("meta"), torch.random.fork_rng():
+            return encoder_decoder(settings.model.config(vocabulary_size(settings.data)))
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         def batch(examples: Sequence[Any]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from floater.lab.tasks.corpora.text import Pairs, hub_pairs, read_lines, read_pa
 from floater.lab.tasks.examples import keep_short, padded
 from floater.lab.tasks.translation.settings import Data
 from floater.lab.text.bpe import encode
+from floater.lab.text.ragged import Ragged
 from floater.transformer.outputs import IGNORED
 
 logger = logging.getLogger(__name__)
@@ -143,50 +146,77 @@ def _files(named: str | list[str] | None) -> list[str]:
     return [named] if isinstance(named, str) else named or []
 
 
-def line_of(data: Data, pair: tuple[str, str]) -> str:
-    """Return the line and the file of a training pair, for a message, or "" if they are not of text files."""
+def line_of(data: Data, number: int) -> str:
+    """Return the line and the file of a training pair, for a message, or "" if they are not of text files.
+
+    Args:
+        data: settings of the data.
+        number: number of the pair, from 0, among those without an empty side.
+    """
     for source, target in zip(_files(data.train_source), _files(data.train_target), strict=True):
-        lines = zip(read_lines(source), read_lines(target), strict=True)
-        if (number := next((n for n, line in enumerate(lines, start=1) if line == pair), None)) is not None:
-            return f", line {number} of {source},"
+        for line, pair in enumerate(zip(read_lines(source), read_lines(target), strict=True), start=1):
+            if all(side.strip() for side in pair):
+                if number == 0:
+                    return f", line {line} of {source},"
+                number -= 1
     return ""
 
 
+@dataclass(frozen=True, eq=False)
 class TokenPairs(Dataset[Example]):
-    """Encoded `pairs`; `lengths` are the numbers of tokens of the longer side, the end token included.
+    """Encoded pairs.
 
     Args:
-        pairs: aligned sentences.
-        tokenizer: tokenizer with the joint vocabulary.
-        max_tokens: maximum number of tokens of a side; longer pairs are excluded, and their number is logged.
-
-    Raises:
-        DataError: if no pair is left.
+        sources: token ids of the source of each pair.
+        targets: token ids of the target of each pair.
+        kept: indices of the pairs that are examples, (examples,) int64.
+        pairs: aligned sentences of all examples, where scores need them.
 
     Example:
         >>> from floater.lab.text.bpe import train_bpe
         >>> pairs = Pairs(["low", "lower lowest"], ["low", "low"], 0)
-        >>> examples = TokenPairs(pairs, train_bpe(pairs.source, 261), max_tokens=4)
+        >>> examples = TokenPairs.of(pairs, train_bpe(pairs.source, 261), max_tokens=4)
         >>> len(examples), examples.lengths
         (1, [3])
     """
 
-    def __init__(
-        self, pairs: Pairs, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
-    ) -> None:
+    sources: Ragged
+    targets: Ragged
+    kept: np.ndarray
+    pairs: Any = None
+
+    @classmethod
+    def of(
+        cls, pairs: Pairs, tokenizer: PreTrainedTokenizerFast, max_tokens: int | None = None
+    ) -> TokenPairs:
+        """Encode pairs.
+
+        Args:
+            pairs: aligned sentences.
+            tokenizer: tokenizer with the joint vocabulary.
+            max_tokens: maximum number of tokens of a side; longer pairs are excluded, and their number is
+                logged.
+
+        Raises:
+            DataError: if no pair is left.
+        """
         sources, targets = encode(tokenizer, pairs.source), encode(tokenizer, pairs.target)
-        lengths = [max(len(s), len(t)) for s, t in zip(sources, targets, strict=True)]
-        kept = keep_short(lengths, max_tokens, "pair", "tokens")
-        self.lengths = [lengths[i] for i in kept]
-        self.pairs = Pairs([pairs.source[i] for i in kept], [pairs.target[i] for i in kept], pairs.skipped)
-        self._sides = [(sources[i], targets[i]) for i in kept]
+        lengths = np.maximum(sources.lengths, targets.lengths).tolist()
+        kept = np.array(keep_short(lengths, max_tokens, "pair", "tokens"), dtype=np.int64)
+        return cls(sources, targets, kept, pairs if max_tokens is None else None)
+
+    @functools.cached_property
+    def lengths(self) -> list[int]:
+        """Return the number of tokens of the longer side of each example, the end token included."""
+        lengths: list[int] = np.maximum(self.sources.lengths, self.targets.lengths)[self.kept].tolist()
+        return lengths
 
     def __len__(self) -> int:
-        return len(self._sides)
+        return len(self.kept)
 
     def __getitem__(self, index: int) -> Example:
-        source, target = self._sides[index]
-        return {"input_ids": source, "labels": target}
+        pair = int(self.kept[index])
+        return {"input_ids": self.sources[pair], "labels": self.targets[pair]}
 
 
 def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:

@@ -84,7 +84,7 @@ def token_losses(
         return losses
     make = functools.partial(collate, pad=tokenizer.pad_token_id)
     with evaluating(model):
-        for indices, batch in in_batches(TokenPairs(pairs, tokenizer), make, model.device, 4096):
+        for indices, batch in in_batches(TokenPairs.of(pairs, tokenizer), make, model.device, 4096):
             logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
             nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
             scored = (labels != IGNORED).cpu()

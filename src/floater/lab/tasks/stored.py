@@ -1,0 +1,97 @@
+"""Examples in files that the processes of a run, and the trials of a study, map into their memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from accelerate import PartialState
+
+from floater.lab.text.ragged import Groups, Ragged, TextLines
+from floater.lab.training.files import UNFINISHED, damage, discard, seal, sync, write_json
+from floater.lab.training.lock import file_lock
+
+logger = logging.getLogger(__name__)
+LARGE = 2**24
+"""Bytes of data files from which the examples are stored; those of smaller ones stay in memory."""
+_TREE = "tree.json"
+
+
+def is_large(size: int) -> bool:
+    """Return whether the examples of data files with a number of bytes are stored."""
+    return size > LARGE
+
+
+def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], Any]) -> Any:
+    """Return a value whose arrays are memory maps of files, which are written first if there are none.
+
+    Args:
+        folder: directory of all stored values.
+        key: JSON value that determines the value.
+        kinds: dataclasses of the value besides those of `floater.lab.text.ragged`.
+        make: function that returns the value: a dataclass of these kinds, a tuple or a list of texts, of
+            groups of texts, of numbers or of arrays.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> list(stored(folder, "key", (), lambda: ["a text", "another"]))
+        ['a text', 'another']
+        >>> stored(folder, "key", (), lambda: 1 / 0)[1]
+        'another'
+    """
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
+    path = folder / digest[:16]
+    if not PartialState().is_main_process:  # it has stored the value and checked it
+        return _read(path, kinds)
+    folder.mkdir(parents=True, exist_ok=True)
+    with file_lock(folder / f"{path.name}.lock", str(path), patience=None):
+        why = damage(path) if path.is_dir() else None
+        if why is not None:
+            logger.warning("%s is damaged (%s) and is made again", path, why)
+            discard(path)
+        if not path.is_dir():
+            hidden = folder / f"{path.name}{UNFINISHED}"
+            discard(hidden)
+            hidden.mkdir()
+            write_json(hidden / _TREE, _written(make(), hidden, ""))
+            seal(hidden)
+            os.replace(hidden, path)
+            sync(folder)
+    return _read(path, kinds)
+
+
+def _written(value: Any, folder: Path, name: str) -> Any:
+    """Write the arrays of a value, and return its tree in JSON."""
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, np.ndarray):
+        np.save(folder / f"{name}.npy", value, allow_pickle=False)
+        return f"{name}.npy"
+    if isinstance(value, list):
+        value = TextLines.of(value) if isinstance(value[0], str) else Groups.of(TextLines, value)
+    if is_dataclass(value):
+        kind, parts = type(value).__name__, [(x.name, getattr(value, x.name)) for x in fields(value)]
+    else:
+        kind, parts = tuple.__name__, [(str(i), part) for i, part in enumerate(value)]
+    return [kind, *(_written(part, folder, f"{name}.{each}".lstrip(".")) for each, part in parts)]
+
+
+def _read(path: Path, kinds: tuple[type, ...]) -> Any:
+    classes: dict[str, Any] = {kind.__name__: kind for kind in (Ragged, TextLines, Groups, *kinds)}
+    classes[tuple.__name__] = lambda *parts: parts
+
+    def value(tree: Any) -> Any:
+        if isinstance(tree, str):
+            # copy on write: PyTorch warns of arrays that cannot be written
+            return np.load(path / Path(tree).name, mmap_mode="c", allow_pickle=False).view(np.ndarray)
+        return classes[tree[0]](*map(value, tree[1:])) if isinstance(tree, list) else tree
+
+    return value(json.loads((path / _TREE).read_text(encoding="utf-8")))

@@ -1,0 +1,138 @@
+"""Sequences of texts, of groups of texts, or of rows of numbers, held flat in a few arrays.
+
+A Python string takes 50 bytes besides its letters, and an array 110 bytes besides its numbers. Here millions
+of them are one array and the ends of its parts, which may be memory maps of files that processes share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged(Sequence[Any]):
+    """Rows of numbers of different lengths.
+
+    Args:
+        values: numbers of all rows, one after the other, (n,).
+        ends: end of each row in `values`, (rows,) int64.
+
+    Example:
+        >>> rows = Ragged.of([[5, 6], [], [7]])
+        >>> len(rows), rows[0].tolist(), rows[-1].tolist(), rows.lengths.tolist()
+        (3, [5, 6], [7], [2, 0, 1])
+    """
+
+    values: Array
+    ends: Array
+
+    @classmethod
+    def of(cls, rows: Iterable[Any], dtype: Any = np.int32) -> Ragged:
+        """Return rows of integers as one array."""
+        values, ends = bytearray(), []
+        for row in rows:
+            values += np.asarray(row, dtype=dtype).tobytes()
+            ends.append(len(values))
+        flat = np.frombuffer(values, dtype=dtype)
+        return cls(flat, np.array(ends, dtype=np.int64) // flat.itemsize)
+
+    @property
+    def lengths(self) -> Array:
+        """Return the length of each row, (rows,) int64."""
+        return np.diff(self.ends, prepend=0)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        start = int(self.ends[number - 1]) if number else 0
+        return self._item(start, int(self.ends[number]))
+
+    def __iter__(self) -> Iterator[Any]:
+        start = 0
+        for first in range(0, len(self.ends), _AT_ONCE):
+            for end in self.ends[first : first + _AT_ONCE].tolist():
+                yield self._item(start, end)
+                start = end
+
+    def _item(self, start: int, end: int) -> Any:
+        return self.values[start:end]
+
+
+_AT_ONCE = 2**16
+
+
+class TextLines(Ragged):
+    """Texts as UTF-8; half a surrogate pair, which is no text but may stand in a table, is kept.
+
+    Example:
+        >>> lines = TextLines.of(["Grüße", "", "b"])
+        >>> lines[0], lines[1:], list(lines) == ["Grüße", "", "b"]
+        ('Grüße', ['', 'b'], True)
+    """
+
+    @classmethod
+    def of(cls, rows: Iterable[str], dtype: Any = np.uint8) -> TextLines:
+        texts = (np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=dtype) for text in rows)
+        flat = Ragged.of(texts, dtype)
+        return cls(flat.values, flat.ends)
+
+    def _item(self, start: int, end: int) -> str:
+        return self.values[start:end].tobytes().decode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, eq=False)
+class Groups(Sequence[list[Any]]):
+    """Groups of items, as the lines of documents.
+
+    Args:
+        items: items of all groups, one after the other.
+        ends: end of each group in `items`, (groups,) int64.
+
+    Example:
+        >>> documents = Groups.of(TextLines, [["a", "b"], ["c"]])
+        >>> documents[0], list(documents)
+        (['a', 'b'], [['a', 'b'], ['c']])
+    """
+
+    items: Ragged
+    ends: Array
+
+    @classmethod
+    def of(cls, kind: type[Ragged], groups: Sequence[Sequence[Any]]) -> Groups:
+        """Return groups of items of a kind."""
+        return cls(
+            kind.of(item for group in groups for item in group),
+            np.cumsum([len(group) for group in groups], dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> list[Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[list[Any]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        start = int(self.ends[number - 1]) if number else 0
+        return self.items[start : int(self.ends[number])]
+
+    def flat(self) -> Iterator[Any]:
+        """Iterate over the items of all groups."""
+        return iter(self.items)
