@@ -3,7 +3,8 @@
 results/NAME/ has the study's configuration as it ran, its scores, costs, comparisons and curves as CSV, and
 its position vectors and logits in `positions.npz`, in 256 levels between the limits in `report.json`. They
 were read from the reports that the studies wrote: scores have the digits that these show, curves are exact
-to a tenth of a point of the figure, and p values below 0.0001 are 0. The layout is today's.
+to a tenth of a point of the figure, and p values below 0.0001 are 0. Position parameters are counted as
+today: without entries of tables that a causal stack never reads. The layout is today's.
 """
 
 from __future__ import annotations

@@ -15,8 +15,11 @@ PLOTS = {
 }
 """Descriptions of the kinds of plot, by name; `floater.lab.study.analyses.kinds` draws them."""
 FIGURES = {
+    "block": "Figure 1: an encoder block without positions",
     "biases": "Figure 2: absolute and relative biases of the attention matrix",
     "axial": "Figure 3: axial position embeddings",
+    "untied": "Figure 4: biases of positions from which [CLS] is untied",
+    "recurrent": "Figure 5: recurrence and relative positions in a Transformer",
     "dot_products": "Figure 6: dot products of sinusoids, without and with random projections",
     "tree": "Figure 7: relative positions in a sentence and in its dependency tree",
     "graph": "Figure 8: relative positions in a graph, by shortest paths",

@@ -96,8 +96,38 @@ def test_axial_embeddings_share_segments_and_places():
 def test_every_figure_of_the_survey_is_drawn(name):
     plot = draw_survey(name)
     assert plot.text
-    assert plot.numbers
+    assert bool(plot.numbers) == (name not in ("block", "recurrent"))  # drawings of architectures
     assert plot.figure.axes
+
+
+def test_the_survey_has_figures_1_to_8_and_10():
+    numbers = [int(text.removeprefix("Figure ").split(":")[0]) for text in FIGURES.values()]
+    assert numbers == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+
+
+def test_a_drawing_has_no_numbers_to_write(tmp_path, capsys):
+    arguments = [
+        "--survey",
+        "block",
+        "--output",
+        str(tmp_path / "a.png"),
+        "--numbers",
+        str(tmp_path / "a.npz"),
+    ]
+    assert main(["plot", *arguments]) == 2
+    assert "a drawing without numbers" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_token_is_untied_from_every_pattern():
+    patterns = draw_survey("untied").numbers
+    assert len(patterns) == 5
+    for bias in patterns.values():
+        assert bias[0].tolist() == [2.0] * 32
+        assert bias[1:, 0].tolist() == [-2.0] * 31
+    left, right = patterns["left"][1:, 1:], patterns["right"][1:, 1:]
+    assert torch.equal(left, right.T)
+    assert bool((patterns["local"][1:, 1:].diagonal() == 1.0).all())
 
 
 def test_the_command_draws_encodings_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

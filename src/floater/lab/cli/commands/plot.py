@@ -79,6 +79,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_writable(arguments.output)
     check_writable(arguments.numbers)
     plot = _draw(arguments)
+    if arguments.numbers and not plot.numbers:
+        raise DataError("--numbers: this figure is a drawing without numbers")
     output.parent.mkdir(exist_ok=True)
     analyses.save(plot.figure, output, title=plot.title, description=plot.text)
     logger.info("written: %s", output)

@@ -1,4 +1,4 @@
-"""Figures of Dufter, Schmitt, Schuetze 2022 that show numbers, computed by the encodings of this library."""
+"""Figures of Dufter, Schmitt, Schuetze 2022; numbers are those of this library's encodings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor
 
 from floater.encodings import AttentionContext, StackSpec, build
 from floater.encodings.structural.spr import tree_relations
+from floater.encodings.untied.reset import Reset
+from floater.lab.study.analyses.architectures import draw_block, draw_recurrent
 from floater.lab.study.analyses.kinds import Plot
-from floater.lab.study.analyses.plotting import COLOURS, matrix, panels, tidy
+from floater.lab.study.analyses.plotting import COLOURS, label_outer, matrix, panels, tidy
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.untrained import pictures
 from floater.positions import Positions
@@ -59,6 +61,34 @@ def _axial() -> Plot:
     return Plot(figure, "Axial position embeddings", text, {"vectors": vectors})
 
 
+def _untied() -> Plot:
+    """Untie the first token from five patterns that TUPE's heads learn."""
+    length = 32
+    at = torch.arange(length)
+    delta = (at - at[:, None]).double()  # key - query
+    patterns = {
+        "none": torch.zeros_like(delta),
+        "local": 1 - delta.abs() / 4,
+        "distant": delta.abs() / 8 - 1,
+        "left": -delta / 8,
+        "right": delta / 8,
+    }
+    reset = Reset.at(Positions.arange(length), "first")
+    assert reset is not None
+    thetas = torch.tensor([[2.0], [-2.0]], dtype=torch.float64)
+    numbers = {}
+    figure, axes = panels(len(patterns))
+    for each, (name, values) in zip(axes, patterns.items(), strict=True):
+        numbers[name] = reset(values.clamp(-2, 2)[None, None], thetas)[0, 0]
+        matrix(each, numbers[name], limits=(-2, 2), title=name, bar=False, square=True)
+        each.set_xlabel("key")
+        each.set_ylabel("query")
+    label_outer(axes)
+    text = "patterns by hand, from which the first token, [CLS], is untied as a query (row) and as a key "
+    text += "(column); those of a trained model: floater plot RUN attention"
+    return Plot(figure, "Biases from which [CLS] is untied", text, numbers)
+
+
 def _dot_products() -> Plot:
     dim, reach = 128, 50
     _, (vectors,) = pictures("sinusoidal", StackSpec(dim=dim, heads=8, layers=1, max_length=2 * reach + 1))
@@ -69,8 +99,8 @@ def _dot_products() -> Plot:
         lines[f"random projections {number}"] = (vectors @ key) @ (vectors[reach] @ query)
     figure, (axes,) = panels(1)
     offsets = torch.arange(-reach, reach + 1)
-    for (label, values), colour in zip(lines.items(), COLOURS, strict=False):
-        axes.plot(offsets, values, label=label, color=colour)
+    for (label, values), colour, style in zip(lines.items(), COLOURS, ("-", "--", ":"), strict=False):
+        axes.plot(offsets, values, label=label, color=colour, linestyle=style)
     tidy(axes, title="", xlabel="relative distance k", ylabel="dot product of positions t and t + k")
     axes.legend(frameon=False)
     even = float((lines["without projections"] - lines["without projections"].flip(0)).abs().max())
@@ -115,8 +145,11 @@ def _similarity() -> Plot:
 
 
 _DRAW: Mapping[str, Callable[[], Plot]] = {
+    "block": draw_block,
     "biases": _biases,
     "axial": _axial,
+    "untied": _untied,
+    "recurrent": draw_recurrent,
     "dot_products": _dot_products,
     "tree": _tree,
     "graph": _graph,
