@@ -1,14 +1,24 @@
-"""The first process may take longer than a collective waits."""
+"""Several processes: the first may take long, each draws its own numbers, another number of them goes on."""
 
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
 import torch.distributed as dist
 from accelerate import PartialState
+from safetensors.torch import load_file
 
+from floater.errors import DataError
+from floater.lab.interruption import Interrupted
 from floater.lab.training.processes import main_process_first
+from helpers import At, train_with
 from processes import in_two_processes
+
+from .small_run import TASK, settings
 
 PATIENCE = 2  # seconds, of the collectives of the processes
 
@@ -35,3 +45,40 @@ def test_the_others_wait_longer_than_a_collective(tmp_path: Path) -> None:
 def test_one_process_does_not_wait() -> None:
     with main_process_first():
         assert PartialState().is_main_process
+
+
+def fixed(run: Path, **training: Any) -> Any:
+    """Return the settings of a run that is the same with one process or two."""
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1}
+    model = {"changes": sizes | {"dropout": 0.0}}
+    return settings(run, model, **({"batches_per_step": 2} | training))
+
+
+def stop(run: Path, alone: Path) -> int:
+    """Train two runs to step 6, where a signal stops them, and print a random number of each process."""
+
+    def end() -> None:
+        print(f"draw {torch.rand(()).item()}")
+        signal.raise_signal(signal.SIGUSR1)
+
+    for each in (fixed(run), fixed(alone, batches_per_step=None)):
+        try:
+            train_with(TASK, each, At(6, end))
+        except Interrupted as error:
+            print(error.exit_code)
+    return 0
+
+
+def test_one_process_goes_on_where_two_have_stopped(tmp_path: Path) -> None:
+    printed = in_two_processes(stop, tmp_path / "run", tmp_path / "other", folder=tmp_path)
+    draws = [[line for line in text.splitlines() if line.startswith("draw ")] for text in printed]
+    assert all(text.count("138") == 2 for text in printed)
+    assert [len(each) for each in draws] == [2, 2]
+    assert not {*draws[0]} & {*draws[1]}, "both processes draw the same numbers"
+    with pytest.raises(DataError, match="is of 2 processes, and 1 would read other batches; start it with 2"):
+        TASK.train(fixed(tmp_path / "other", batches_per_step=None))
+    assert (tmp_path / "run" / "interrupted-6").is_dir()
+    run, whole = TASK.train(fixed(tmp_path / "run")), TASK.train(fixed(tmp_path / "whole"))
+    weights, expected = (load_file(each / "model" / "model.safetensors") for each in (run, whole))
+    for name, weight in expected.items():  # sums in another order
+        torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-4)

@@ -52,6 +52,10 @@ class BatchSampler(Sampler[list[int]]):
         """Return the number of batches of this process in an epoch."""
         return -(-self._count() // self.world_size)
 
+    def shared_by(self, processes: int) -> int:
+        """Return the number of batches that processes read in an epoch, with those that are read twice."""
+        return -(-self._count() // processes) * processes
+
     def __iter__(self) -> Iterator[list[int]]:
         """Iterate over this process's batches of the current epoch."""
         batches = self._batches()

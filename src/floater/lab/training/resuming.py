@@ -29,6 +29,12 @@ def random_states(processes: int) -> list[str]:
     return ["rng_state.pth"] if processes == 1 else [f"rng_state_{rank}.pth" for rank in range(processes)]
 
 
+def processes_of(checkpoint: Path) -> int:
+    """Return the number of processes that wrote a checkpoint; 0 if it has not the files of all of them."""
+    states = {path.name for path in checkpoint.glob("rng_state*.pth")}
+    return len(states) if states == {*random_states(len(states))} else 0
+
+
 def check_complete(checkpoint: Path, processes: int, scaler: bool) -> None:
     """Refuse a checkpoint without a file on which the steps that follow depend; the Trainer ignores it.
 

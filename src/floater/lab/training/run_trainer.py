@@ -42,7 +42,7 @@ from floater.lab.training.flow import FlowSchedule
 from floater.lab.training.memory import peak_memory
 from floater.lab.training.model import load_weights
 from floater.lab.training.optimizer import adam, flow_parameters
-from floater.lab.training.resuming import check_trainer_state, check_weights, random_states
+from floater.lab.training.resuming import check_trainer_state, check_weights, processes_of
 from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT
 from floater.lab.training.schedule import learning_rates
 from floater.lab.training.settings import TrainingSettings
@@ -298,14 +298,14 @@ class RunTrainer(FloaterTrainer):
 
     def _resume(self, checkpoint: Path) -> None:
         logger.info("resuming from %s", checkpoint)
-        # each process saves one file of random states
-        states, now = {path.name for path in checkpoint.glob("rng_state*.pth")}, self.args.world_size
-        before = len(states)
-        if before not in (0, now) and states == {*random_states(before)}:
+        before, now = processes_of(checkpoint), self.args.world_size
+        if before and before != self.writers(checkpoint):
             raise DataError(
                 f"{checkpoint} is of {before} process{'es' * (before > 1)}, and {now} would read other "
                 f"batches; start it with {before}"
             )
+        if before not in (0, now):
+            logger.warning("%d processes wrote it; %d go on with other random numbers", before, now)
         try:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)
@@ -313,7 +313,7 @@ class RunTrainer(FloaterTrainer):
                 patience = f"training.early_stopping_patience={self.training.early_stopping_patience}"
                 logger.warning("%s ended the training there: no further step is trained", patience)
                 self.state = state
-                file = checkpoint / self._step_state_name
+                file = self.step_state_file(checkpoint)
                 self._load_saved_steps(file, torch.load(file, map_location="cpu", weights_only=True))
             else:
                 self.train(resume_from_checkpoint=str(checkpoint))
@@ -327,6 +327,16 @@ class RunTrainer(FloaterTrainer):
             raise DataError(
                 f"{checkpoint} cannot be loaded ({reason}); remove it to resume from the checkpoint before it"
             ) from error
+
+    def writers(self, checkpoint: Path) -> int:
+        """Return the number of processes that must have written a checkpoint.
+
+        Any number, where batches_per_step fixes the batches of a step, and as many are read in an epoch.
+        """
+        before, now = processes_of(checkpoint), int(self.args.world_size)
+        if not before or self.training.batches_per_step is None or isinstance(self.sampler, StreamSampler):
+            return now
+        return before if self.sampler.shared_by(before) == self.sampler.shared_by(now) else now
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         whole = cast(PreTrainedModel, self.accelerator.unwrap_model(model or self.model))

@@ -85,7 +85,8 @@ class TrainingSettings:
             the mean over all their tokens.
         batches_per_step: number of batches in a step of all processes together. It replaces
             gradient_accumulation_steps, which is then this number divided by the number of processes: any
-            number of processes that divides it gives the same step.
+            number of processes that divides it gives the same step, and a stopped run goes on with another
+            one that reads as many batches in an epoch.
         num_train_epochs: number of passes over the data, if max_steps is null.
         max_steps: number of steps of the training. It replaces num_train_epochs.
         adam_beta1: decay rate of Adam's running mean of the gradients.

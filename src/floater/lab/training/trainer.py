@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from accelerate.data_loader import prepare_data_loader
 from safetensors import SafetensorError
@@ -23,6 +24,7 @@ from transformers import (
     TrainerControl,
     TrainerState,
     TrainingArguments,
+    set_seed,
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 from transformers.trainer_utils import get_last_checkpoint
@@ -39,11 +41,18 @@ from floater.lab.training.checkpoints import (
     publish,
     remove,
     staging,
+    step_of,
 )
 from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.loss import LossFunction, smoothed_loss, with_auxiliary_loss
 from floater.lab.training.progress import TrainingProgress
-from floater.lab.training.resuming import check_complete, check_optimizer, check_scheduler, solver_states
+from floater.lab.training.resuming import (
+    check_complete,
+    check_optimizer,
+    check_scheduler,
+    random_states,
+    solver_states,
+)
 from floater.lab.training.throughput import Throughput
 from floater.transformer.outputs import IGNORED
 
@@ -175,6 +184,7 @@ class FloaterTrainer(Trainer):
             # other Trainers write no manifest
             if (self._resumed_from / MANIFEST).exists() and (why := damage(self._resumed_from)):
                 raise DataError(f"{resume_from_checkpoint} is damaged: {why}")
+        self._seed_process()
         output = super().train(resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
         best = self.state.best_model_checkpoint
         if self.args.should_save and self.save_total_limit == 1 and best is not None:
@@ -182,6 +192,19 @@ class FloaterTrainer(Trainer):
             remove(path for path in checkpoints(run) if not (path.samefile(best) or path in kept))
         self.accelerator.wait_for_everyone()
         return output
+
+    def _seed_process(self) -> None:
+        """Let each process draw its own random numbers: dropout, and random times of texts.
+
+        The first one goes on with those that it has, as a single process. A checkpoint has the state of the
+        generators of each process that wrote it.
+        """
+        rank, start = self.args.process_index, self._resumed_from
+        states = random_states(self.args.world_size)
+        if (start is None and rank == 0) or (start is not None and (start / states[rank]).is_file()):
+            return
+        step = 0 if start is None else step_of(start)
+        set_seed(int(np.random.SeedSequence([self.args.seed, rank, step]).generate_state(1)[0]))
 
     def set_initial_training_values(self, args: TrainingArguments, dataloader: DataLoader[Any]) -> Any:
         """Return the numbers of epochs, of steps and so on; no epoch for a checkpoint of the last step."""
@@ -200,10 +223,10 @@ class FloaterTrainer(Trainer):
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if (checkpoint := self._resumed_from) is not None:
             scaler = getattr(self.accelerator, "scaler", None) is not None
-            check_complete(checkpoint, self.args.world_size, scaler)
+            check_complete(checkpoint, self.writers(checkpoint), scaler)
             check_optimizer(checkpoint, cast(Optimizer, self.optimizer))
             check_scheduler(checkpoint, scheduler)
-            if (file := checkpoint / self._step_state_name).is_file():
+            if (file := self.step_state_file(checkpoint)).is_file():
                 saved = torch.load(file, map_location=self.args.device, weights_only=True)
                 self.load_step_state(file, saved if isinstance(saved, dict) else {})
         return scheduler
@@ -307,6 +330,15 @@ class FloaterTrainer(Trainer):
     @property
     def _step_state_name(self) -> str:
         return f"step_state_{self.args.process_index}.pth"
+
+    def writers(self, checkpoint: Path) -> int:
+        """Return the number of processes that must have written a checkpoint: as many as now."""
+        return int(self.args.world_size)
+
+    def step_state_file(self, checkpoint: Path) -> Path:
+        """Return the file of a checkpoint from which this process takes the state of `step_state`."""
+        writer = min(self.args.process_index, max(self.writers(checkpoint), 1) - 1)
+        return checkpoint / f"step_state_{writer}.pth"
 
     def step_state(self) -> dict[str, Any]:
         """Return the state that this process carries from step to step: tensors, numbers and strings."""
