@@ -59,7 +59,9 @@ def test_a_trial_of_a_study(finished: Path, tmp_path: Path, parsed: Counter[str]
     tree = yaml.safe_load(finished.read_text()) | {"run": str(run)}
     (trials / "one.yaml").write_text(yaml.safe_dump(tree))
     tests = {"all": {}, "longer": {"bins": [6]}}
-    (tmp_path / PLAN).write_text(json.dumps({"threads": 1, "tests": tests, "keep_checkpoints": True}))
+    (tmp_path / PLAN).write_text(
+        json.dumps({"threads": 1, "tests": tests, "keep_checkpoints": True, "keep_models": True})
+    )
     run_trial(tmp_path, "one")
     assert sorted(path.name for path in (run / "measured").glob("*.json")) == ["all.json", "longer.json"]
     assert parsed == {(trials / "one.yaml").read_text(): 1}

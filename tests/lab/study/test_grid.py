@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from floater.lab.settings import SettingsError, load
-from floater.lab.study.grid import grid
+from floater.lab.study.grid import grid, merged
 from floater.lab.study.short_to_long import TEST
 from floater.lab.tasks.translation import TranslationSettings
+from floater.lab.text.bpe import train_bpe
 from floater.lab.training.contents import contents
 from floater.transformer import FloaterConfig, FloaterModel
 
@@ -246,6 +247,17 @@ def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_pa
         said := refused("long", "two", max_length=9)
     )
     assert said.endswith("has 9 words and an end; raise model.max_length")
+
+    train_bpe(["a b"], 261).save_pretrained(tmp_path / "vocabulary")
+    (tmp_path / "letters").write_text("abcdefgh ij\nk\n", encoding="utf-8")  # two words, eleven tokens
+    asked = settings(
+        tmp_path / "study",
+        models={"learned": {"max_length": 9}},
+        settings=merged(settings(tmp_path).settings, {"data": {"vocabulary": str(tmp_path / "vocabulary")}}),
+        tests={"t": {"source": str(tmp_path / "letters"), "reference": str(tmp_path / "two")}},
+    )
+    with pytest.raises(SettingsError, match=r"has 9 positions, but the longest line of .* has 1\d tokens"):
+        grid(asked, "here")
 
     same = {key: str(tmp_path / "two") for key in ("source", "reference")}
     with pytest.raises(SettingsError, match=r"trial none-1: test t: token '\(' is no regular expression"):

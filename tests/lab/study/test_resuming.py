@@ -56,6 +56,30 @@ def test_finished_trials_keep_their_checkpoints_or_only_those_named(
     assert started.started == ["none-1", "none-1"]  # what has no checkpoints is finished, too
 
 
+def test_models_without_weights_are_finished_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = run_inline(monkeypatch)
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}, "seeds": [1]}
+    small |= {"figures": [], "keep_checkpoints": False}
+    whole = run.study(settings(tmp_path / "whole", **small))
+    asked = settings(tmp_path / "few", keep_models=False, **small)
+    for _ in range(2):
+        few = run.study(asked)
+        assert few.outcomes[0].measured["lengths"].scores == whole.outcomes[0].measured["lengths"].scores
+    assert started.started == ["none-1", "none-1"]
+    kept = {path.name for path in (tmp_path / "few/trials/none-1/model").iterdir()}
+    assert "config.json" in kept
+    assert not any(name.endswith(".safetensors") for name in kept)
+    for changes, why in (
+        ({"figures": ["vectors"]}, "figures are drawn of them"),
+        ({"models": {"none": {}, "x": {"position": "none", "start": "none"}}}, "'x' starts from one"),
+        ({"keep_checkpoints": True}, "keep_checkpoints is true"),
+    ):
+        with pytest.raises(SettingsError, match=f"keep_models is false, but {why}"):
+            settings(tmp_path / "none", **small | {"keep_models": False} | changes)
+
+
 def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "text"
     text.write_text("so it is a b c\n" * 40, encoding="utf-8")

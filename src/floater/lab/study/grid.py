@@ -118,6 +118,7 @@ class Grid:
             compared all variants.
         tests: test sets by name, each with its arguments for the task's `measure`.
         keep_checkpoints: whether a finished trial keeps its checkpoints.
+        keep_models: whether a finished trial keeps the weights of its model.
         task: task of the trials.
     """
 
@@ -126,6 +127,7 @@ class Grid:
     trials: list[Trial]
     tests: dict[str, dict[str, Any]]
     keep_checkpoints: bool = True
+    keep_models: bool = True
     task: Task | None = None
 
     def write(self, threads: int) -> None:
@@ -133,8 +135,8 @@ class Grid:
         (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
         for trial in self.trials:
             write_whole(trial.config, f"# floater train {trial.config}\n" + dump(trial.settings))
-        plan = {"tests": self.tests, "threads": threads, "keep_checkpoints": self.keep_checkpoints}
-        write_json(self.folder / PLAN, plan)
+        kept = {"keep_checkpoints": self.keep_checkpoints, "keep_models": self.keep_models}
+        write_json(self.folder / PLAN, {"tests": self.tests, "threads": threads, **kept})
 
 
 def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
@@ -194,14 +196,48 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             train=train,
         )
         common = merged(common, {"data": split})
-    trials = [
+    trials = _trials(task, settings, common, variants, origin)
+    _check(task, trials, tests, origin, train)
+    return _grid(settings, variants, trials, tests, task)
+
+
+def planned(settings: StudySettings, origin: str) -> Grid:
+    """Return the grid of a study without its data, whose trials are valid but not checked against files.
+
+    Args:
+        settings: the study's settings.
+        origin: source of the settings, for error messages.
+
+    Raises:
+        SettingsError: if a trial's settings are not valid; it names the trial.
+    """
+    task, common = registry.task(settings.task, origin), settings.settings
+    if settings.short_to_long.enabled:
+        files = {f"{part}_{side}": part for part in ("train", "valid") for side in ("source", "target")}
+        common = merged(common, {"data": files})
+    variants = list(_variants(settings, task, origin))
+    trials = _trials(task, settings, common, variants, origin)
+    return _grid(settings, variants, trials, settings.tests, task)
+
+
+def _grid(
+    settings: StudySettings, variants: list[Variant], trials: list[Trial], tests: Any, task: Task
+) -> Grid:
+    kept = settings.keep_checkpoints, settings.keep_models
+    return Grid(Path(settings.folder), variants, trials, tests, *kept, task)
+
+
+def _trials(
+    task: Task, settings: StudySettings, common: Mapping[str, Any], variants: Sequence[Variant], origin: str
+) -> list[Trial]:
+    """Return the trials of variants, seed by seed."""
+    folder = Path(settings.folder)
+    return [
         Trial(variant, seed, _trial(task, settings, common, variant, seed, origin), folder)
         for turn in range(max((len(variant.seeds) for variant in variants), default=0))
         for variant in variants
         for seed in variant.seeds[turn : turn + 1]
     ]
-    _check(task, trials, tests, origin, train)
-    return Grid(folder, variants, trials, tests, settings.keep_checkpoints, task)
 
 
 def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:

@@ -12,10 +12,10 @@ from floater.lab.training.needs import Needs, held, kept_checkpoints, needs_of, 
 
 
 def disk_of(grid: Grid, trials: Sequence[Trial], slots: int) -> tuple[int, int]:
-    """Return the bytes that trials write at most, and the number of trials of a model of unknown size.
+    """Return the bytes that trials write at most, and the number of trials of unknown size.
 
-    Finished trials keep their model, and their checkpoints if the study does; as many trials as run at a time
-    have all the checkpoints of a running one.
+    Finished trials keep their model and their checkpoints if the study keeps them. As many trials as run at a
+    time have all the checkpoints of a running one.
 
     Args:
         grid: the study's grid.
@@ -31,7 +31,7 @@ def disk_of(grid: Grid, trials: Sequence[Trial], slots: int) -> tuple[int, int]:
             continue
         training = trial.settings.training
         kept = kept_checkpoints(training) if grid.keep_checkpoints else len(training.keep_steps)
-        final = needs.model + kept * needs.checkpoint
+        final = needs.model * grid.keep_models + kept * needs.checkpoint
         total += final
         running.append(needs.disk - final)
     return total + sum(sorted(running)[-slots:]), unknown

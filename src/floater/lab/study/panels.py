@@ -132,6 +132,8 @@ def costs(results: Results) -> Iterator[Panel]:
 
 def positions(results: Results) -> Iterator[Section]:
     """Yield the position analyses of one run of each variant in the charts, and of pretrained models."""
+    if not results.settings.figures:  # the runs may have no weights any more
+        return
     sources = {
         variant.name: str(done[0].trial.run)
         for variant in figures.drawn(results)

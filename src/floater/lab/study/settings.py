@@ -175,6 +175,8 @@ class StudySettings:
         keep_checkpoints: whether a finished trial keeps its checkpoints, from which it could be trained for
             longer. With their optimizers they take several times the room of its model. Those of
             `training.keep_steps` stay in any case.
+        keep_models: whether a finished trial keeps the weights of its model. Figures, trials that start from
+            it and test sets that are added later need them.
         samples: resamplings of the paired bootstrap; more where many comparisons need it.
         level: level of significance, after Holm's correction.
         launcher: "local", side by side on this machine, "ray", on a Ray cluster, or "slurm", each a job; the
@@ -206,6 +208,7 @@ class StudySettings:
     checkpoints: dict[str, str] = field(default_factory=dict)
     figures: list[str] = field(default_factory=lambda: ["vectors", "similarity"])
     keep_checkpoints: bool = True
+    keep_models: bool = True
     samples: int = 1000
     level: float = 0.05
     launcher: Literal["local", "ray", "slurm"] = "local"
@@ -246,6 +249,12 @@ class StudySettings:
                 raise ValueError(f"comparisons has {pair}; it must be a list of pairs of different variants")
         if self.bins and not all(low < high for low, high in pairwise([0, *self.bins])):
             raise ValueError(f"bins are {self.bins}; they must be positive and growing")
+        if not self.keep_models:
+            starts = [name for name, entry in self.models.items() if (entry or {}).get("start")]
+            if starts or self.figures or self.keep_checkpoints:
+                needed = f"{starts[0]!r} starts from one" if starts else "figures are drawn of them"
+                needed = needed if starts or self.figures else "keep_checkpoints is true"
+                raise ValueError(f"keep_models is false, but {needed}")
         if self.short_to_long.enabled and self.task != "translation":
             raise ValueError(f"short_to_long cuts translation data; the task is {self.task!r}")
         if self.short_to_long.enabled and not self.bins and self.short_to_long.cut not in PAPER_BINS:

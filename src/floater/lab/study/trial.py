@@ -97,6 +97,9 @@ def run_trial(folder: Path, name: str) -> None:
     if not plan["keep_checkpoints"]:
         kept = settings.training.keep_steps
         remove(path for path in checkpoints(run) if step_of(path) not in kept)
+    if not plan["keep_models"]:
+        for weights in (run / MODEL).glob("*.safetensors"):
+            weights.unlink()
 
 
 def is_finished(run: Path, tests: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -179,13 +182,16 @@ def _cost(run: Path) -> dict[str, Any]:
 
     from floater.encodings.model import count_parameters
     from floater.lab.study.analyses.subject import load_subject
+    from floater.lab.training.optimizer import flow_parameters
 
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
         shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
-    machine = hardware()
+    model, machine = load_subject(run / MODEL).model, hardware()
+    flows = flow_parameters(model)  # of a plugged model, which has no position model of this library
+    in_flows = sum(parameter.numel() for name, parameter in model.named_parameters() if name in flows)
     return {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
-        "position_parameters": count_parameters(load_subject(run / MODEL).model),
+        "position_parameters": max(count_parameters(model), in_flows),
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": machine["GPU"] or machine["CPU"],
         "hardware": machine,

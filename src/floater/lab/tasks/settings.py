@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -318,10 +317,18 @@ def vocabulary_size(data: Any) -> int:
     Args:
         data: settings with `vocabulary` and `vocabulary_size`.
     """
-    if data.vocabulary is not None:
-        with suppress(DataError):  # it may not exist yet
-            return len(load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL)))
-    return int(data.vocabulary_size)
+    tokenizer = named_vocabulary(data)
+    return int(data.vocabulary_size) if tokenizer is None else len(tokenizer)
+
+
+def named_vocabulary(data: Any) -> Any:
+    """Return the vocabulary that settings of the data name; None if it is trained, or does not exist yet."""
+    if data.vocabulary is None:
+        return None
+    try:
+        return load_bpe(inside(Path(data.vocabulary), VOCABULARY, MODEL))
+    except DataError:
+        return None
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:

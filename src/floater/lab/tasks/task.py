@@ -51,6 +51,14 @@ from floater.lab.training.run_trainer import RunTrainer
 logger = logging.getLogger(__name__)
 
 
+Store = Callable[..., Any]
+"""A function of a name, a function that makes a value, and the processor that the value depends on."""
+
+
+def _unstored(what: str, make: Callable[[], Any], *processors: Any) -> Any:
+    return make()
+
+
 class Splits(NamedTuple):
     """Training and validation examples before they are encoded."""
 
@@ -314,15 +322,14 @@ class Task(ABC):
                 trainer = self.trainer(prepared, run)
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
 
-    def prepare(self, settings: Any, run: Path, splits: Splits, store: Any) -> Prepared:
+    def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = _unstored) -> Prepared:
         """Encode the examples, build the model, and check that the model supports the examples.
 
         Args:
             settings: settings of the run.
             run: directory of the run.
             splits: examples before they are encoded.
-            store: function of a name, a function that makes a value, and the processor that it depends on;
-                it returns the value, perhaps from files.
+            store: function that returns an encoded value, perhaps from files; by default it is made anew.
 
         Raises:
             DataError: if an example does not fit into a batch.

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -162,6 +163,8 @@ def test_a_study_trains_and_tables_what_it_found(
         "axes": {"task": {"CoLA": {"data": {"task": "CoLA"}}}},
         "seeds": [1],
         "figures": [],
+        "keep_checkpoints": False,
+        "keep_models": False,
     }
     results = study(make(StudySettings, asked, "here"))
     assert [outcome.status for outcome in results.outcomes] == ["finished"]
@@ -169,6 +172,19 @@ def test_a_study_trains_and_tables_what_it_found(
     score = json.loads((tmp_path / "study/trials/floater-CoLA-1/result.json").read_text())["matthews"]
     assert "| FLOATER" in table
     assert f"| {score:.1f} (1) " in table
+    assert not [*(tmp_path / "study").rglob("*.safetensors")]
+    cost = json.loads((tmp_path / "study/trials/floater-CoLA-1/cost.json").read_text())
+    assert 0 < cost["position_parameters"] < cost["parameters"]  # those of the plugged flow
+
+
+def test_the_best_validation_is_that_of_roberta_or_of_the_metric() -> None:
+    def best(name: str, **data: Any) -> dict[str, Any]:
+        tree = {"run": "run", "data": {"task": name, "folder": "glue", **data}, "model": {"path": "bert"}}
+        return task("glue").best(make(GlueSettings, tree, "here"))
+
+    assert best("STS-B") == {"metric": "loss", "greater": False}
+    assert best("STS-B", select="metric") == {"metric": "pearson", "greater": True}
+    assert best("CoLA") == best("CoLA", select="metric") == {"metric": "matthews", "greater": True}
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,8 @@ class Data:
             is logged.
         prepare: "tupe" to prepare texts as Ke et al. 2021 do, in lower case and tokenised, for a model that
             was pretrained on the data of `floater data wiki_books`; null to leave them as they are.
+        select: criterion of the best validation: "metric", the task's first metric; null for that of RoBERTa,
+            which differs for STS-B alone, its loss.
     """
 
     task: str
@@ -48,6 +50,7 @@ class Data:
     dataset: str | None = None
     max_length: int = 512
     prepare: Literal["tupe"] | None = None
+    select: Literal["metric"] | None = None
 
     def __post_init__(self) -> None:
         if self.task not in TASKS:
@@ -95,7 +98,7 @@ class Glue(FineTuning):
 
     def best(self, settings: GlueSettings) -> dict[str, Any]:
         task = _task(settings)
-        greater = task.best == "metric"
+        greater = "metric" in (settings.data.select, task.best)
         return {"metric": task.metrics[0] if greater else task.best, "greater": greater}
 
     def read(self, settings: GlueSettings) -> Splits:

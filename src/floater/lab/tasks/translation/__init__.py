@@ -22,14 +22,14 @@ from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement, check_edges, positions
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
-from floater.lab.tasks.settings import vocabulary_size
+from floater.lab.tasks.settings import named_vocabulary, vocabulary_size
 from floater.lab.tasks.task import Prepared, Splits, Task, vocabulary_of
 from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus, read_test_pairs
 from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.lab.tasks.translation.settings import Decoding, TranslationSettings
 from floater.lab.tasks.translation.validation import token_losses, validate
 from floater.lab.text import moses
-from floater.lab.text.bpe import load_bpe, train_bpe
+from floater.lab.text.bpe import encode, load_bpe, train_bpe
 from floater.lab.training.files import sealed
 from floater.lab.training.model import configured, load_model, set_reading
 from floater.lab.training.run import MODEL, VOCABULARY, RunPath, inside
@@ -316,12 +316,19 @@ class Translation(Task):
         except re.error as error:
             raise DataError(f"token {token!r} is no regular expression: {error}") from None
         pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
-        sides: tuple[tuple[Site, Any, Any], ...]
-        sides = ("self", source, pairs.source), ("decoder", reference or source, pairs.target)
-        for site, path, lines in sides:
-            words = max(len(line.split()) for line in lines)
-            what = f"the longest line of {path} has {words} words and an end"
-            settings.model.check_reach(words + 1, what, site)
+        texts, tokenizer = text_of(settings), named_vocabulary(settings.data)
+        sides: tuple[tuple[Site, Any, Any, Lines], ...] = (
+            ("self", source, pairs.source, texts.source),
+            ("decoder", reference or source, pairs.target, texts.target),
+        )
+        for site, path, lines, prepare in sides:
+            if tokenizer is None:
+                length = 1 + max(len(line.split()) for line in lines)
+                what = f"the longest line of {path} has {length - 1} words and an end"
+            else:
+                length = int(encode(tokenizer, prepare(lines)).lengths.max())
+                what = f"the longest line of {path} has {length} tokens"
+            settings.model.check_reach(length, what, site)
 
 
 class Texts(NamedTuple):
