@@ -64,7 +64,10 @@ class Sdpa:
         mask, (q, k), bias = call.mask, call.rotated(), call.bias()
         # The kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache.
         causal = call.causal and mask is None and bias is None and call.queries == call.keys
-        visible = mask if causal else call.visible()
+        visible, empty = mask if causal else call.visible(), None
+        if visible is not None and torch.compiler.is_exporting():  # there, a softmax over no key may be NaN
+            empty = ~visible.any(-1, keepdim=True)
+            visible = visible | empty
         factor = call.factor(visible)
         if factor is not None:
             q = q * factor
@@ -78,7 +81,7 @@ class Sdpa:
         out = F.scaled_dot_product_attention(
             q, k, call.v, attn_mask=addend, dropout_p=call.dropout, is_causal=causal, scale=call.scale
         )
-        return out, None
+        return (out if empty is None else out.masked_fill(empty, 0)), None
 
 
 class Tiled:

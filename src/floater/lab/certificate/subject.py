@@ -31,6 +31,7 @@ CANDIDATES: dict[str, tuple[tuple[str, Mapping[str, Any]], ...]] = {
         ("linear", {}),
         ("log_n", {}),
         ("longrope", {}),
+        ("clipped", {}),
     ),
     "table": (("flow", {}), ("repeat", {}), ("hierarchical", {}), ("interpolation", {})),
     "bias": (("flow", {}),),
