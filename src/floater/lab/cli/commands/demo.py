@@ -30,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     results = demo(Path(arguments.run))
     code = print_study(results, as_json=arguments.json)
     if not arguments.json and not code:
-        print("\n" + textwrap.fill(NOTE.replace("`", "")))
+        print("\n" + textwrap.fill(NOTE.replace("`", ""), break_on_hyphens=False))
     return code
