@@ -368,7 +368,7 @@ def collocation_iterations(theme: Theme) -> Figure:
                 following = start.double() + length * rule.quadrature @ velocities
                 changes.append(float((following - states).abs().max()))
                 states = following
-            label = "as chosen" if part == 1 else f"1/{part} of it"
+            label = "longest chosen" if part == 1 else f"1/{part} of it"
             panel.semilogy(
                 range(1, 10), changes, mark, linestyle="-", color=colour, markersize=4, label=label
             )

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from floater.encodings import catalogue
 from floater.encodings.bibliography import read
 from floater.lab.settings import make
 from floater.lab.study import report as reports
@@ -64,6 +65,32 @@ def test_a_loss_that_chose_the_checkpoint_is_drawn_once(finished: Results) -> No
     outcomes = [replace(o, log=log, result={"best_valid_loss": 1.0}) for o in finished.outcomes]
     titles = [panel.title for panel in learning(replace(finished, outcomes=outcomes))]
     assert titles == ["Training loss", "Validation loss"]
+
+
+def test_the_figure_of_a_validation_says_what_was_scored(finished: Results) -> None:
+    """Of a step's weights, whatever the tests score, and with translations that ran on."""
+    log = [
+        {"step": step, "eval_loss": 1.0, "eval_bleu": 9.0, "eval_cut_translations": step} for step in (1, 3)
+    ]
+    results = replace(finished, outcomes=[replace(outcome, log=log) for outcome in finished.outcomes])
+    captions = {panel.title: panel.caption for panel in learning(results)}
+    assert "up to 3 translations did not end" in captions["Validation BLEU"]
+    assert "did not end" not in captions["Validation loss"]
+    last = results.outcomes[0].trial.settings.training.average_last
+    assert (f"mean of the last {last} checkpoints" in captions["Validation BLEU"]) == (last > 0)
+
+
+def test_encodings_that_act_together_have_an_equation_each(tmp_path: Path) -> None:
+    composed = {"position": ["alibi", {"name": "sinusoidal", "injection": "cross"}]}
+    asked = small.settings(tmp_path, models={"both": composed})
+    text = reports.page(
+        gather(asked, grid(asked, "small")), origin="small.yaml", positions=[], versions={}, configuration=""
+    )
+    shown = text[text.index('<table id="models"') :]
+    for name, option in (("alibi", ""), ("sinusoidal", "injection=cross")):
+        assert f"{name}({option})" in shown
+        assert escape(catalogue()[name].card.equation) in shown
+    assert catalogue()["compose"].card.equation not in shown
 
 
 def test_a_note_stands_before_the_answer(finished: Results) -> None:

@@ -108,7 +108,26 @@ def learning(results: Results) -> Iterator[Panel]:
     caption = "Means over the seeds; the band is their range." if several else ""
     for key in (key for key in labels if key in logged):
         figure = figures.learning(results, key, labels[key])
-        yield _panel(heading(labels[key]), figure, f"learning-{key}", caption, results, tabled=False)
+        notes = caption if key in ("loss", "eval_loss") else f"{caption} {_validated(results)}".strip()
+        yield _panel(heading(labels[key]), figure, f"learning-{key}", notes, results, tabled=False)
+
+
+def _validated(results: Results) -> str:
+    """Describe what a validation scored: the weights of a step, with the translations that did not end."""
+    training = results.outcomes[0].trial.settings.training
+    parts = []
+    if training.average_last:
+        parts.append(
+            "Of the weights at each step; tests are of the mean of the last "
+            f"{training.average_last} checkpoints."
+        )
+    counts = [entry.get("eval_cut_translations", 0) for o in results.outcomes for entry in o.log]
+    if any(counts):
+        parts.append(
+            f"In one validation up to {max(counts)} translations did not end, which lowers BLEU by far more "
+            "than their share."
+        )
+    return " ".join(parts)
 
 
 def costs(results: Results) -> Iterator[Panel]:

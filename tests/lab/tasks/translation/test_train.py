@@ -14,6 +14,7 @@ from floater.errors import DataError
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.translation.data import TokenPairs
 from floater.lab.tasks.translation.decode import translate_and_count
+from floater.lab.tasks.translation.settings import Decoding
 from floater.lab.tasks.translation.validation import validate
 from floater.lab.training import average, checkpoints
 from floater.transformer.stacks import Decoder
@@ -74,6 +75,24 @@ def test_the_result_holds_the_validation_of_the_final_model(trained: Path, files
         model, tokenizer, pairs(files["valid"]).source, TASK.settings_of(trained).decoding
     )
     assert read(trained / "result.json")["cut_translations"] == cut
+
+
+def test_a_validation_counts_translations_that_do_not_end_and_has_the_limit_of_the_tests(
+    tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = set[float]()
+
+    def watched(model: Any, tokenizer: Any, lines: Any, decoding: Decoding) -> tuple[list[str], int]:
+        limits.add(decoding.max_ratio)
+        return translate_and_count(model, tokenizer, lines, decoding)
+
+    monkeypatch.setattr("floater.lab.tasks.translation.validation.translate_and_count", watched)
+    monkeypatch.setattr("floater.lab.tasks.translation.decode.MARGIN", 1)
+    one = {"max_steps": 1, "eval_steps": 1, "save_steps": 1}
+    run = train(settings(tmp_path, files, "run", training=one, decoding={"max_ratio": 0.5}))
+    assert limits == {0.5}
+    (validation,) = [entry for entry in read(run / "log.json") if "eval_bleu" in entry]
+    assert validation["eval_cut_translations"] == len(pairs(files["valid"]).source)  # hardly trained
 
 
 def test_tensorboard_has_the_losses(trained: Path) -> None:

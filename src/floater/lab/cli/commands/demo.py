@@ -1,8 +1,9 @@
-"""Train three position encodings on the built-in corpus and compare them by length."""
+"""Train three position encodings on built-in text and compare them by length: 8 minutes on two cores."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 
 from floater.lab.cli.arguments import add_json
@@ -23,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @outliving_terminal()
 def run(arguments: argparse.Namespace) -> int:
-    from floater.lab.study.demo import demo
+    from floater.lab.study.demo import NOTE, demo
 
     start()
-    return print_study(demo(Path(arguments.run)), as_json=arguments.json)
+    results = demo(Path(arguments.run))
+    code = print_study(results, as_json=arguments.json)
+    if not arguments.json and not code:
+        print("\n" + textwrap.fill(NOTE.replace("`", ""), break_on_hyphens=False))
+    return code

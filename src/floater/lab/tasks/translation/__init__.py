@@ -151,9 +151,9 @@ class Translation(Task):
         return validate(model, processor, examples, settings.decoding, settings.data.target)
 
     def validate(self, prepared: Prepared) -> Measurement:
-        """Score the validation pairs with the beam size of the validation, and log a few translations."""
+        """Score the validation pairs as `final` does but for the beam size, and log a few translations."""
         training, pairs = prepared.settings.training, prepared.valid.pairs
-        search = Decoding(beam=training.generation_num_beams)
+        search = replace(prepared.settings.decoding, beam=training.generation_num_beams)
         language = prepared.settings.data.target
         measurement = validate(prepared.model, prepared.processor, prepared.valid, search, language)
         shown = list(zip(pairs.source, pairs.target, measurement.lines, strict=True))[: training.samples]
@@ -161,8 +161,7 @@ class Translation(Task):
             logger.info(
                 "  source      %s\n  reference   %s\n  translation %s", source, reference, translation
             )
-        kept = {name: value for name, value in measurement.scores.items() if name != "cut_translations"}
-        return replace(measurement, scores=kept)
+        return measurement
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         settings = prepared.settings
