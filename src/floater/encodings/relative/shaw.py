@@ -104,6 +104,8 @@ class Shaw(ShawTables):
         width = spec.dim // spec.heads
         if width % 2:
             raise PositionError(f"a head has {width} components; sinusoids need an even number")
+        for name in ("keys", "values_"):
+            self.register_parameter(name, None)
         # logarithms of the factors of the frequencies
         self.factors = (
             nn.Parameter(torch.empty(spec.layers, width // 2)) if vectors == "frequencies" else None
