@@ -276,7 +276,7 @@ def test_models_are_listed_for_other_programs(capsys: pytest.CaptureFixture[str]
     rows = {row["name"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert list(rows) == list(catalogue())
     assert rows["rnn"]["parameters"] == str(263_168 + 3_072)  # Table 6, and the starts
-    assert rows["shaw"]["options"] == "clip=16, values=True"
+    assert rows["shaw"]["options"] == "clip=16, values=True, vectors='learned'"
     assert main(["models", "shaw_absolute", "--format", "markdown"]) == 0
     header, line, row = capsys.readouterr().out.splitlines()
     assert header.count("|") == line.count("|") == row.count("|")

@@ -1,11 +1,14 @@
 """Shaw's vectors of keys and values against the equations written out."""
 
+import math
+
 import pytest
 import torch
 from relative_cases import HEADS, SIZES, WHOLE, WIDTH, agree, by_pairs, logits, made, queries_and_keys
 
 from floater import FloaterConfig, Positions, build
 from floater.encodings import AttentionContext
+from floater.encodings.model import count_parameters
 from floater.transformer.attention import Attention
 
 
@@ -88,3 +91,37 @@ def test_vectors_start_as_in_tensor2tensor():
     for table in (model.keys, model.values_):
         for block in table.detach():  # uniform_unit_scaling: a variance of 1 / ((41 + 64) / 2)
             assert float(block.std()) == pytest.approx((2 / (41 + 64)) ** 0.5, rel=0.1)
+
+
+def test_sinusoids_of_the_clipped_distance_are_vectors_without_parameters():
+    model = build("shaw", dim=32, heads=4, layers=2, max_length=16, clip=3, vectors="sinusoidal").double()
+    assert not list(model.parameters())
+    keys, values = model.block_tables(1)
+    expected = torch.stack([wave(distance, 8) for distance in range(-3, 4)])
+    assert torch.allclose(keys, expected, atol=1e-12)
+    assert torch.equal(keys, values)
+    q = torch.randn(1, 4, 6, 8, dtype=torch.float64)
+    context = AttentionContext(model.prepare(Positions.arange(6)), 1)
+    bias = model.bias(q, q, context)
+    for t in range(6):
+        for s in range(6):
+            clipped = max(-3, min(3, s - t))
+            assert torch.allclose(bias[0, :, t, s], q[0, :, t] @ wave(clipped, 8) / 8**0.5, atol=1e-12)
+
+
+def test_learned_frequencies_start_as_the_fixed_ones_and_learn():
+    sizes = {"dim": 32, "heads": 4, "layers": 2, "max_length": 16, "clip": 3}
+    fixed, learned = (build("shaw", **sizes, vectors=kind) for kind in ("sinusoidal", "frequencies"))
+    assert [count_parameters(model) for model in (fixed, learned)] == [0, 2 * 4]
+    for ours, theirs in zip(learned.block_tables(0), fixed.block_tables(0), strict=True):
+        assert torch.equal(ours, theirs)
+    learned.block_tables(1)[0].sum().backward()
+    assert bool((learned.factors.grad[1] != 0).all())
+    assert not learned.factors.grad[0].any()
+
+
+def wave(distance, width):
+    rates = [10000 ** (-2 * j / width) for j in range(width // 2)]
+    return torch.tensor(
+        [f(distance * rate) for rate in rates for f in (math.sin, math.cos)], dtype=torch.float64
+    )

@@ -44,6 +44,8 @@ class Sinusoidal(AddedVectors):
         uncovered: pairs whose period exceeds max_length tokens, or the horizon of random times: "keep" them,
             "cut" their frequency to zero (FoPE), or "round" all periods to whole tokens (Resonance RoPE); see
             `floater.encodings.relative.waves.covered`.
+        frequencies: "fixed", or "learned" (Wang et al. 2021): dim / 2 parameters, which start as the fixed
+            ones.
 
     Raises:
         PositionError: if dim is odd, a block does not exist, an option is not valid, or blocks are chosen
@@ -74,11 +76,13 @@ class Sinusoidal(AddedVectors):
         injection: str = "input",
         blocks: str | list[int] = "input",
         uncovered: str = "keep",
+        frequencies: str = "fixed",
     ) -> None:
         super().__init__(spec, blocks)
         even(spec)
         one_of("injection", injection, ("input", "cross"))
         one_of("uncovered", uncovered, UNCOVERED)
+        one_of("frequencies", frequencies, ("fixed", "learned"))
         self.needs_cross_attention = injection == "cross"
         if self.needs_cross_attention and blocks != "input":
             raise PositionError("blocks chooses inputs of blocks; injection='cross' adds to none")
@@ -86,7 +90,9 @@ class Sinusoidal(AddedVectors):
             self.blocks = ()
         maps = spec.layers if self.needs_cross_attention and spec.site in _PROJECTIONS else 0
         self.maps = nn.ParameterList(torch.empty(spec.dim, spec.dim) for _ in range(maps))
-        self.adapt = partial(covered, span=spec.horizon or spec.max_length, uncovered=uncovered)
+        self.cover = partial(covered, span=spec.horizon or spec.max_length, uncovered=uncovered)
+        # logarithms of the factors of the frequencies
+        self.factors = nn.Parameter(torch.empty(spec.dim // 2)) if frequencies == "learned" else None
         self.recurs = blocks != "input"
         self.reset_parameters()
 
@@ -98,6 +104,13 @@ class Sinusoidal(AddedVectors):
     def reset_parameters(self) -> None:
         for weight in self.maps:
             nn.init.normal_(weight, std=self.spec.dim**-0.5)
+        if self.factors is not None:
+            nn.init.zeros_(self.factors)
+
+    def adapt(self, frequencies: Tensor) -> Tensor:
+        """Return the frequencies after `uncovered` and the learned factors."""
+        covered_frequencies: Tensor = self.cover(frequencies)
+        return covered_frequencies if self.factors is None else covered_frequencies * self.factors.exp()
 
     def prepare(self, positions: Positions) -> Tensor:
         if not (self.blocks or len(self.maps)):

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.checks import at_least_one
+from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.context import AttentionContext
+from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances, pairs
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
+from floater.flow import sinusoid
 from floater.positions import Positions
 
 
@@ -57,9 +59,13 @@ class Shaw(ShawTables):
     Args:
         clip: the farthest distance with a vector of its own, at least 1.
         values: whether values get vectors too; the paper finds that keys alone may suffice.
+        vectors: "learned", or "sinusoidal": the sinusoids of the clipped distance, without parameters (Wei et
+            al. 2019; fixed vectors in Rosendahl et al. 2019), or "frequencies": sinusoids whose frequencies
+            each block learns (Wang et al. 2021).
 
     Raises:
-        PositionError: if clip is not valid; in `prepare`, if positions are real.
+        PositionError: if an option is not valid, or the width of a head is odd with sinusoids; in `prepare`,
+            if positions are real.
 
     Example:
         >>> model = Shaw(StackSpec(dim=8, heads=2, layers=2, max_length=16), clip=2)
@@ -86,24 +92,53 @@ class Shaw(ShawTables):
         },
     )
 
-    def __init__(self, spec: StackSpec, *, clip: int = 16, values: bool = True) -> None:
+    def __init__(
+        self, spec: StackSpec, *, clip: int = 16, values: bool = True, vectors: str = "learned"
+    ) -> None:
         super().__init__(spec)
         at_least_one(clip=clip)
-        self.clip = clip
-        self.tables(2 * clip + 1, values=values)
+        one_of("vectors", vectors, ("learned", "sinusoidal", "frequencies"))
+        self.clip, self.vectors, self.with_values = clip, vectors, values
+        if vectors == "learned":
+            self.tables(2 * clip + 1, values=values)
+            return
+        width = spec.dim // spec.heads
+        if width % 2:
+            raise PositionError(f"a head has {width} components; sinusoids need an even number")
+        for name in ("keys", "values_"):
+            self.register_parameter(name, None)
+        # logarithms of the factors of the frequencies
+        self.factors = (
+            nn.Parameter(torch.empty(spec.layers, width // 2)) if vectors == "frequencies" else None
+        )
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        if self.vectors != "learned":
+            if self.factors is not None:
+                nn.init.zeros_(self.factors)
+            return
         for table in self.parameters(recurse=False):
             for block in table:
                 nn.init.xavier_uniform_(block)
+
+    def block_tables(self, layer: int) -> tuple[Tensor, Tensor | None]:
+        """Return the vectors of keys and of values of a block, (2 clip + 1, head_dim) each."""
+        if self.vectors == "learned":
+            return self.keys[layer], None if self.values_ is None else self.values_[layer]
+        factors = self.factors
+        adapt = None if factors is None else lambda w: w * factors[layer].exp()
+        device = None if factors is None else factors.device
+        distances = torch.arange(-self.clip, self.clip + 1, device=device)
+        table = sinusoid(distances, self.spec.dim // self.spec.heads, adapt, dtype=self.dtype)
+        return table, table if self.with_values else None
 
     def prepare(self, positions: Positions) -> Distances:
         return Distances.of(positions, "shaw", reach=self.clip)
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor | None:
-        return self.scale(q.shape[-1]) * context.state.queries(
-            q, context.state.rows(self.keys[context.layer], self.clip)
-        )
+        keys = self.block_tables(context.layer)[0].to(q)
+        return self.scale(q.shape[-1]) * context.state.queries(q, context.state.rows(keys, self.clip))
 
     def attention_terms(
         self, q: Tensor, k: Tensor, context: AttentionContext[Distances]
@@ -111,16 +146,17 @@ class Shaw(ShawTables):
         state = context.state
         if state.index is not None:
             return None
-        keys, values = (None if x is None else x[context.layer] for x in (self.keys, self.values_))
+        keys, values = (None if x is None else x.to(q) for x in self.block_tables(context.layer))
         if state.first is not None:
             return AttentionTerms(queries=keys, values=values, first_entry=-self.clip - state.first)
         keys, values = (None if x is None else state.rows(x, self.clip) for x in (keys, values))
         return AttentionTerms(queries=keys, values=values)
 
     def value_bias(self, weights: Tensor, context: AttentionContext[Distances]) -> Tensor | None:
-        if self.values_ is None:
+        values = self.block_tables(context.layer)[1]
+        if values is None:
             return None
-        return context.state.weighted(weights, context.state.rows(self.values_[context.layer], self.clip))
+        return context.state.weighted(weights, context.state.rows(values.to(weights), self.clip))
 
 
 @register("shaw_absolute")
