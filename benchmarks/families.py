@@ -11,11 +11,13 @@ import csv
 import inspect
 import io
 import re
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +30,6 @@ from transformers import PreTrainedConfig, PreTrainedModel
 import floater
 import tiny_configs
 from floater.pretrained import ExtendError
-from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.extending.trial import example_inputs, ordinary_tokens
 
 TABLE = Path(__file__).parents[1] / "docs" / "families.csv"
@@ -59,18 +60,22 @@ class Outcome:
     Args:
         name: model type.
         model: name of the model's class.
-        result: "extended", "refused", "failing", "not built", or "no positions".
+        result: "extended", "refused", "failing", or "not built".
         reason: kind of positions and method of an extension; reason of a refusal; what failed.
         text: summary or message.
         version: version of Transformers.
+        commit: commit of this repository by which it was examined.
+        seconds: duration on the processor.
     """
 
     name: str
     model: str
-    result: Literal["extended", "refused", "failing", "not built", "no positions"]
+    result: Literal["extended", "refused", "failing", "not built"]
     reason: str
     text: str
     version: str = transformers.__version__
+    commit: str = ""
+    seconds: float = 0.0
 
 
 def examine(name: str, kind: type[PreTrainedConfig]) -> Outcome:
@@ -89,8 +94,6 @@ def examine(name: str, kind: type[PreTrainedConfig]) -> Outcome:
     except Exception as error:  # any error of any model
         return Outcome(name, "", "not built", _missing(error), _line(error))
     outcome = (name, type(model).__name__)
-    if not _has_positions(model):
-        return Outcome(*outcome, "no positions", "", "")
     before = copy.deepcopy(model)
     try:
         summary = _extended(model)
@@ -118,15 +121,6 @@ def _extended(model: PreTrainedModel) -> Any:
             size = int(side[1] or tiny_side(model))
             return floater.extend(model, 2 * size)
         raise
-
-
-def _has_positions(model: PreTrainedModel) -> bool:
-    """Return whether a model declares positions of tokens, or has a table of those of patches."""
-    configs = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
-    declared = any(
-        getattr(config, field, None) is not None for config in configs for field in tiny_configs.DECLARES
-    )
-    return declared or bool(find_tables(model))
 
 
 def tiny_side(model: PreTrainedModel) -> int:
@@ -274,7 +268,10 @@ def page(outcomes: list[Outcome], total: int) -> str:
         refusals.append(f"| {reason} | {names} |")
     missing = [f"`{each.name}` ({each.reason})" for each in outcomes if each.result == "not built"]
     failing = [f"- `{each.name}`: {each.reason} ({each.text})" for each in built if each.result == "failing"]
+    commits = Counter(each.commit for each in outcomes)
     return PAGE.format(
+        commits="\n".join(f"| {commit} | {count} |" for commit, count in commits.most_common()),
+        minutes=round(sum(float(each.seconds) for each in outcomes) / 60),
         version=transformers.__version__,
         examined="all" if len(outcomes) == total else f"{len(outcomes)} of the",
         total=total,
@@ -289,14 +286,17 @@ def page(outcomes: list[Outcome], total: int) -> str:
 PAGE = """# Every class of Transformers
 
 `floater.extend` on a tiny random model of configuration classes of Transformers {version} that declare
-positions of tokens or relative biases, themselves or in a part, and of some of images: {examined} {total}.
+positions of tokens or relative biases, themselves or in a part (as LLaVA does), and of some of images:
+{examined} {total}.
 
 {counts}
 
 {failing}
 
 `python benchmarks/families.py` writes this page and [families.csv](families.csv), which has the message of
-each class. A model is extended from at most 64 tokens to 96 by the method that is the default for it. The
+each class and continues where it stopped; rows that are deleted are examined anew. The tests marked slow
+examine all classes, those that declare positions themselves and the wholes around them in two processes. A
+model is extended from at most 64 tokens to 96 by the method that is the default for it. The
 extension is right if
 
 - the model computes finite outputs at the new length, and others than without the extension where it runs
@@ -305,6 +305,9 @@ extension is right if
 - outputs do not depend on later tokens if they did not before,
 - those of larger images are those of the model's own interpolation,
 - the model that is loaded from its files has the same outputs.
+
+A model that fails in the same way without an extension when it is loaded from its files is counted as not
+built.
 
 The weights are random: the table shows what runs and what is saved, not how well a model reads longer texts.
 
@@ -327,6 +330,9 @@ Some that were decided one by one:
 - **ESM-2**: its frequencies are weights, and are rescaled as such ("ntk" by default; no method with a
   temperature).
 - **Falcon with ALiBi**: like BLOOM, by a flow that continues the bias.
+- **Wholes with several texts**: MusicGen reads one by T5's encoder, whose biases are continued, and its
+  decoder's positions are computed for any length. DiffusionGemma's decoder reads keys of its encoder: both
+  have the same rotation.
 - **T5's kin**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last bucket.
 
 ## Refused
@@ -335,6 +341,14 @@ Some that were decided one by one:
 
 Not built here, because a library is missing, there is no class of models, or no small configuration is known:
 {missing}.
+
+## Provenance
+
+{minutes} minutes of a core, one thread, seed 0.
+
+| commit | classes |
+|---|---:|
+{commits}
 """
 
 
@@ -345,8 +359,13 @@ def main() -> None:
     if unknown := sorted(set(sys.argv[1:]) - kinds.keys()):
         sys.exit(f"no class that declares positions: {', '.join(unknown)}")
     outcomes = {each.name: each for each in read() if each.name in kinds}
+    git = ["git", "-C", str(TABLE.parent), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
     for name in sys.argv[1:] or [name for name in kinds if name not in outcomes]:
-        outcomes[name] = examine(name, kinds[name])
+        start = time.process_time()
+        outcome = examine(name, kinds[name])
+        seconds = round(time.process_time() - start, 2)
+        outcomes[name] = replace(outcome, commit=commit, seconds=seconds)
         print(outcomes[name], flush=True)
         write([outcomes[name] for name in kinds if name in outcomes], len(kinds))
 

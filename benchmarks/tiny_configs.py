@@ -115,6 +115,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mobilebert": {
         "true_hidden_size": 128, "hidden_size": 512, "embedding_size": 128, "intra_bottleneck_size": 128,
     },
+    "molmo2_adapter": {"vision_feature_layer": [1, 0]},
     "moonshine_streaming": {"num_key_value_heads": 2},
     "nemotron": {"num_key_value_heads": 4},
     "nemotron3_5_transcribe_word_timestamp": _HEADS_OF_16, "olmo_hybrid": _HEADS_OF_16,
@@ -135,10 +136,13 @@ CHANGES: dict[str, dict[str, Any]] = {
 """Values by model type where the defaults, divided, make no model that runs, or one without its positions."""
 
 
-def classes() -> dict[str, type[PreTrainedConfig]]:
+def classes(whole: bool | None = None) -> dict[str, type[PreTrainedConfig]]:
     """Return the configuration classes that declare positions of tokens, or have such a part, by model type.
 
     Of those of images alone only a few are among them.
+
+    Args:
+        whole: True for wholes, whose parts alone declare positions; False for the others; None for all.
     """
     declaring: dict[str, type[PreTrainedConfig]] = {}
     for name in CONFIG_MAPPING_NAMES:
@@ -146,7 +150,8 @@ def classes() -> dict[str, type[PreTrainedConfig]]:
             config = CONFIG_MAPPING[name]()
         except Exception:  # it has no defaults
             continue
-        if _declares(config) or name in IMAGES:
+        alone = name in IMAGES or any(getattr(config, field, None) is not None for field in DECLARES)
+        if (alone or _declares(config)) and whole in (None, not alone):
             declaring[name] = type(config)
     return declaring
 
@@ -161,7 +166,9 @@ def model_class(kind: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     """Return the class of the models that a configuration class describes; None if there is none."""
     if kind in MODEL_MAPPING:
         result = MODEL_MAPPING[kind]
-        return result[0] if isinstance(result, tuple) else result
+        result = result[0] if isinstance(result, tuple) else result
+        if issubclass(kind, result.config_class):  # that of MusicGen reads the configuration of its decoder
+            return result
     module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
     models = [
         part

@@ -246,6 +246,8 @@ def test_llama_cpp_reads_the_trained_length_of_llama_3(tmp_path: Path) -> None:
     ("t5", "flow", {}, "llama.cpp", "buckets"),
     ("qwen2", "llama3", {}, "llama.cpp", "ignores it"),
     ("llama", "yarn", {"attention_factor": 1.3}, "llama.cpp", "temperature"),
+    ("phi3", "dropped", {}, "llama.cpp", "by 1.08, and this model by 1, as 'clipped', 'dropped'"),
+    ("llama", "dropped", {}, "llama.cpp", "ignores it"),
     ("llama", "yarn", {}, "ollama", "must be one of"),
 ])  # fmt: skip
 def test_what_a_reader_would_compute_otherwise_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from transformers import Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 import floater
-from floater.pretrained import ExtendError, search_factors
+from floater.pretrained import ExportError, ExtendError, search_factors
 from floater.pretrained.extending.divisors import STILL, clipped_factors
 
 from . import zoo
@@ -93,6 +101,42 @@ def test_layers_with_a_window_keep_their_rotation_when_that_of_the_others_is_dro
     floater.extend(model, 64, "dropped")
     assert torch.equal(model.model.rotary_emb.sliding_attention_inv_freq, near)
     assert float(model.model.rotary_emb.full_attention_inv_freq.max()) < 1e-20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("base", [1e4, 5e6, 1e16])
+def test_readers_do_not_rotate_what_is_dropped(tmp_path: Path, base: float, dtype: torch.dtype) -> None:
+    """Servers read the factors from JSON, divide in float32, and cast sines to the dtype of the model.
+
+    The product of factor and base may overflow to infinity, whose inverse is 0, too.
+    """
+    config = LlamaConfig(**SIZES, num_hidden_layers=1, rope_theta=base)
+    model = LlamaForCausalLM(config)
+    floater.extend(model, 64, "clipped", clipped=2)
+    floater.export(model, tmp_path, reader="vllm")
+    rope = json.loads((tmp_path / "config.json").read_text())["rope_parameters"]
+    assert rope["long_factor"] == rope["short_factor"] == [1.0] * 7 + [STILL]
+    assert rope["long_mscale"] == rope["short_mscale"] == 1
+    waves = 1 / (torch.tensor(rope["long_factor"]) * base ** (torch.arange(0, 16, 2).float() / 16))
+    angle = torch.tensor([1.0, 1e3, 1e7]) * waves[-1]
+    query = torch.randn(3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+    cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+    assert torch.equal(query[:, 0] * cos - query[:, 1] * sin, query[:, 0])
+    assert torch.equal(query[:, 1] * cos + query[:, 0] * sin, query[:, 1])
+    assert float(waves[0]) == 1
+    assert bool(waves.isfinite().all())
+
+
+@pytest.mark.parametrize("method", ["clipped", "dropped", "longrope"])
+def test_servers_have_no_factors_for_models_that_rotate_neighbours(tmp_path: Path, method: str) -> None:
+    model = CohereForCausalLM(CohereConfig(**SIZES, num_hidden_layers=1))
+    options: dict[str, Any] = {"clipped": 4} if method == "clipped" else {}
+    floater.extend(model, 64, method, **options)
+    for reader in ("vllm", "sglang"):
+        with pytest.raises(ExportError, match="CohereForCausalLM rotates neighbours; extend by"):
+            floater.export(model, tmp_path / "new", reader=reader)
+    assert not (tmp_path / "new").exists()
+    assert floater.export(model, tmp_path / "new").kind == "CohereForCausalLM"
 
 
 def test_the_loss_of_a_search_is_that_of_the_extended_model() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from floater.pretrained.exporting.code import write_code
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.exporting.plain import plain_model
-from floater.pretrained.exporting.readers import READERS, fit_config
+from floater.pretrained.exporting.readers import READERS, check_rotation, fit_config
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ def export(
         return Export(write_code(model, directory), reader, True)
     plain: Any = plain_model(model)
     fields = plain.config.to_dict()
+    check_rotation(plain, plain.config, reader)
     fit_config(fields, plain.config, reader)  # refuses before anything is written
     plain.save_pretrained(directory)
     file = directory / "config.json"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from torch import nn
 from transformers import PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -68,6 +70,32 @@ def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) ->
             target["attention_factor"] = _attention_factor(part)
         notes += [*_RULES[reader](section, target, part), *_add_names_of_version_4(section, part)]
     return notes
+
+
+def check_rotation(model: nn.Module, config: PreTrainedConfig, reader: str) -> None:
+    """Refuse factors of frequencies in a model that rotates neighbouring components, for servers.
+
+    Args:
+        model: model that is exported.
+        config: its configuration.
+        reader: one of READERS.
+
+    Raises:
+        ExportError: if the reader stops at such a model.
+    """
+    kinds = {native.scaling(part) for _, part in _rotary_configs(config.to_dict(), config)}
+    if reader in ("vllm", "sglang") and "longrope" in kinds and _rotates_neighbours(model):
+        raise ExportError(
+            f"{reader} computes factors of frequencies ('longrope', 'clipped', 'dropped', 'clex') only for "
+            f"models that rotate halves of a head, and {type(model).__name__} rotates neighbours; extend by "
+            "'yarn', 'ntk' or 'linear'"
+        )
+
+
+def _rotates_neighbours(model: nn.Module) -> bool:
+    """Return whether component 2 i of a head is rotated with 2 i + 1, by the function of its module."""
+    rotate = getattr(sys.modules[type(model).__module__], "rotate_half", None)
+    return rotate is not None and rotate(torch.arange(4.0)).abs().tolist() == [1, 0, 3, 2]
 
 
 def _rotary_configs(
@@ -167,6 +195,12 @@ def _for_llama_cpp(section: dict[str, Any], rope: dict[str, Any], config: Any) -
         )
     if kind in ("yarn", "longrope"):
         computed, stated = _default_attention_factor(config, rope), _attention_factor(config)
+        if kind == "longrope" and not math.isclose(computed, stated, rel_tol=1e-6):
+            raise ExportError(
+                f"llama.cpp multiplies sines and cosines of 'longrope' by {computed:.3g}, and this model by "
+                f"{stated:.3g}, as 'clipped', 'dropped' and 'clex' do; extend by 'longrope' without "
+                "attention_factor"
+            )
         if not math.isclose(computed, stated, rel_tol=1e-6) or rope.get("truncate") is False:
             raise ExportError(
                 f"llama.cpp computes the temperature of {kind!r} by itself and rounds its bounds; extend "

@@ -63,7 +63,9 @@ def find_positions(model: nn.Module, trial: Trial, length: int, method: str | No
     if not tables and not bodies and not biased:
         raise _nothing_to_extend(trial, name, length)
     if biased:
-        return ModelPositions("bias", [], [], [], biased, dict.fromkeys(trial.roots, False))
+        paths = {part: path for path, part in model.named_modules()}
+        runners = {trial.runner(paths[part], 4, image=False)[0]: False for part in biased}
+        return ModelPositions("bias", [], [], [], biased, runners)
     images = [table for table in tables if table.image]
     if len(images) < len(tables) or bodies:  # the length of a model of texts and images is that of texts
         tables, images = [table for table in tables if not table.image], []

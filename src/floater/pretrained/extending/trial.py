@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from floater.errors import first_line
 from floater.pretrained.extending.errors import ExtendError
@@ -251,11 +251,19 @@ def ordinary_tokens(config: Any, count: int) -> list[int]:
         count: number of ids.
     """
     special: set[Any] = set()
-    for each in (config, config.get_text_config()):
+    for each in _configs(config):
         for name, value in vars(each).items():
             if name.endswith(("token_id", "token_ids", "token_index")):
                 special.update(value if isinstance(value, list | tuple) else [value])
     return [word for word in range(len(special) + count) if word not in special][:count]
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """Yield a configuration and those of its parts: some have several texts, such as MusicGen."""
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, PreTrainedConfig):
+            yield from _configs(value)
 
 
 def _join(*parts: str) -> str:
