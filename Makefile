@@ -52,6 +52,7 @@ format: .venv/installed
 docs: .venv/installed
 	$(BIN)/python docs/catalogue.py
 	$(BIN)/python docs/far.py
+	$(BIN)/python docs/openings.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html in a browser; search works without a server."

@@ -126,7 +126,9 @@ def form(total: int) -> str:
         + "</select></label>"
         for name, values in FILTERS.items()
     ]
-    search = "<label>search <input type=search name=q placeholder='rotary, Llama, point:relative, ...'></label>"
+    search = (
+        "<label>search <input type=search name=q placeholder='rotary, Llama, point:relative, ...'></label>"
+    )
     count = f"<output>{total} of {total}</output> <button type=reset>reset</button>"
     return "\n".join(["<form id=filter hidden>", search, *fields, count, "</form>", ""])
 
@@ -183,7 +185,14 @@ def extrapolation() -> dict[str, str]:
 def section(name: str, scores: str) -> str:
     """Return the part of catalogue.md about one encoding, with its scores past the training length."""
     card, told = catalogue()[name].card, dict(arguments(name))
-    lines = ["", f"### {name}", "", f"{summary(name)} [{card.paper}]({card.link})", "", f"    {card.equation}"]
+    lines = [
+        "",
+        f"### {name}",
+        "",
+        f"{summary(name)} [{card.paper}]({card.link})",
+        "",
+        f"    {card.equation}",
+    ]
     lines += ["", f"![{name}](catalogue/{name}.svg){{ .themed }}", ""]
     lines += [f"*{caption(name)}*", ""]
     lines += [f"- `{key}={value!r}`: {told.get(key, '')}" for key, value in options(name).items()]

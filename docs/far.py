@@ -214,7 +214,9 @@ def summary(studies: tuple[Study, ...]) -> str:
         for low, high in (bins[0], bins[-1]):
             means = {name: mean(of[low, high]) for name, of in found.items() if (low, high) in of}
             best = sorted(means, key=lambda name: means[name] * (1 if study.lower else -1))[:3]
-            shown = [f"{words(name, study.name)}: {spread(found[name][low, high], study.digits)}" for name in best]
+            shown = [
+                f"{words(name, study.name)}: {spread(found[name][low, high], study.digits)}" for name in best
+            ]
             equal = len({f"{means[name]:.{study.digits}f}" for name in best}) == 1
             cells.append(f"**{low}–{high - 1}** " + ("no difference" if equal else "; ".join(shown)))
         lines.append(f"| {' | '.join(cells)} |")

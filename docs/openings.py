@@ -57,7 +57,9 @@ def results(columns: int) -> Figure:
             marker="o",
             markersize=4,
         )
-    right.set(xlabel="words of the source (trained below 15)", ylabel="chrF", title="Translation of longer captions")
+    right.set(
+        xlabel="words of the source (trained below 15)", ylabel="chrF", title="Translation of longer captions"
+    )
     right.legend(frameon=False, fontsize=8)
     return finish(figure)
 
