@@ -74,9 +74,9 @@ Figures show a newly initialised encoding of width {DRAWN.dim} with {DRAWN.heads
 inputs, or the logits of its first block when every token is the same word, less their mean (empty is masked;
 one panel if all heads agree). A thumbnail is the first panel, or its first 32 components.
 
-`convolution` and `rnn_transformer` show what one word in the middle changes, `axial` has segments of 8, and `stick_breaking`
-shows the weights of attention. Trees and graphs are drawn on a binary tree whose node i has the children
-2i + 1 and 2i + 2.
+`convolution` and `rnn_transformer` show what one word in the middle changes, `axial` has segments of 8, and
+`stick_breaking` shows the weights of attention. Trees and graphs are drawn on a binary tree whose node i has
+the children 2i + 1 and 2i + 2.
 
 ## Entries
 """

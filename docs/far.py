@@ -235,8 +235,8 @@ def spread(values: list[float], digits: int) -> str:
 def words(name: str, study: str = "") -> str:
     """Return the name of a variant in words; what its whole table has is left out.
 
-    >>> words("floater_relative-cross"), words("none"), words("t5-lr1e3-twice", "generated_copy")
-    ('`floater_relative`, sinusoids in cross-attention', '`none`', '`t5`, half the learning rate, 3,000 steps')
+    >>> words("floater_relative-cross"), words("t5-lr1e3-twice", "generated_copy")
+    ('`floater_relative`, sinusoids in cross-attention', '`t5`, half the learning rate, 3,000 steps')
     """
     encoding, *parts = name.split("-")
     common = {"generated_copy_tuned": ["lr1e3"], "generated_reverse_tuned": ["lr1e3"]}.get(study, [])

@@ -1,4 +1,4 @@
-"""Draw the figures with which results.md and performance.md open, from the numbers stored beside them: `make docs`."""
+"""Draw the figures at the head of results.md and performance.md from stored numbers: `make docs`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures that read in light and in dark mode: SVG whose text and axes have the colour that the scheme needs."""
+"""Figures that read in light and in dark mode: SVG whose text and axes follow the scheme."""
 
 from __future__ import annotations
 

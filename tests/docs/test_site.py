@@ -150,7 +150,10 @@ def test_the_catalogue_is_filtered_in_the_page(page: browser.Page, site: Path) -
     names = "[...document.querySelectorAll('.cards a:not([hidden]) b')].map(name => name.textContent)"
     rows = "[...document.querySelectorAll('article table tbody tr:not([hidden])')].length"
     everything = page.ask(names)
-    fill = "(form => {{ form.{0}.value = {1!r}; form.dispatchEvent(new Event('input')) }})(document.querySelector('#filter'))"
+    fill = (
+        "(form => {{ form.{0}.value = {1!r}; form.dispatchEvent(new Event('input')) }})"
+        "(document.querySelector('#filter'))"
+    )
     page.ask(fill.format("structure", "tree"))
     assert set(page.ask(names)) == {"floater_tree", "spr_absolute", "spr_relative", "tree"}
     assert page.ask(rows) == 4

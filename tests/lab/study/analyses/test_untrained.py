@@ -34,7 +34,7 @@ def test_relative_encodings_are_constant_on_diagonals_and_rotary_heads_differ():
 
 
 def test_small_logits_are_not_lost_beside_those_of_the_words():
-    """Logits of SeqPE differ by less than a thousandth: float32's rounding of the words' product would show."""
+    """Logits of SeqPE differ by less than a thousandth, where float32's rounding would show."""
     spec = StackSpec(dim=64, heads=8, layers=2, max_length=32)
     _, heads = pictures("seqpe", spec)
     with torch.random.fork_rng(devices=[]):

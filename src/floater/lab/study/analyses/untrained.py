@@ -110,7 +110,7 @@ def pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
 
 def _pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
     model_class = catalogue()[name]
-    # in float64: beside the product of the words the differences of small weights vanish in float32's rounding
+    # in float64: float32 would round small differences away beside the product of the words
     model = model_class(spec, **({"segment": _SIDE} if name == "axial" else {})).eval().double()
     positions = _positions(model, spec.max_length)
     state = model.prepare(positions)
