@@ -54,6 +54,7 @@ docs: .venv/installed
 	$(BIN)/python docs/concepts.py
 	$(BIN)/python docs/far.py
 	$(BIN)/python docs/fullsize.py
+	$(BIN)/python docs/openings.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html in a browser; search works without a server."

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+import themed
 from matplotlib import pyplot
 
 HERE = Path(__file__).parent
@@ -40,6 +41,25 @@ LOOKS = {
     "chang": (PURPLE, "--", "p"),
     "shaw": (SKY, "-.", ">"),
 }
+WORDS = {
+    "cross": "sinusoids in cross-attention",
+    "input": "at the input",
+    "random": "random times",
+    "sinusoidal": "sinusoids at the input",
+    "floater": "FLOATER at the input",
+    "alibi": "with `alibi`",
+    "tail": "KERPLE's tail",
+    "stretched": "stretched distances",
+    "second": "in the second block",
+    "zero": "starting at zero",
+    "logn": "log-n temperature",
+    "twice": "6,000 steps",
+    "6000": "6,000 steps",
+    "lr1e3": "half the learning rate",
+    "lr5e4": "a quarter of the learning rate",
+    "lr2e3": "the full learning rate",
+}
+"""What the parts of a variant's name in a configuration mean."""
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
 
@@ -79,6 +99,7 @@ LEAGUE = (
     *("sinusoidal", "rotary", "alibi", "alibi-cross", "dynamic_bias-cross"),
     *("floater_relative", "floater_relative-sinusoidal", "floater_relative-cross"),
 )
+OPENING = "builtin_far", "causal_far"
 TUNED = "chang-lr1e3", "floater_relative-lr1e3", "floater_relative-stretched-lr1e3"
 TWICE = "chang-lr1e3-twice", "floater_relative-stretched-lr1e3-twice", "t5-lr1e3"
 STUDIES = (
@@ -176,7 +197,7 @@ def table(study: Study) -> str:
     lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for name, of in sorted(found.items(), key=lambda item: mean(item[1][beyond]), reverse=not study.lower):
         cells = [spread(of[ends], study.digits) for ends in bins]
-        lines.append(f"| {name} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
+        lines.append(f"| {words(name, study.name)} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
     return f"**{study.title}** ({study.label}; `{study.command}`)\n\n" + "\n".join(lines)
 
 
@@ -193,9 +214,11 @@ def summary(studies: tuple[Study, ...]) -> str:
         for low, high in (bins[0], bins[-1]):
             means = {name: mean(of[low, high]) for name, of in found.items() if (low, high) in of}
             best = sorted(means, key=lambda name: means[name] * (1 if study.lower else -1))[:3]
-            shown = [f"`{name}` {spread(found[name][low, high], study.digits)}" for name in best]
+            shown = [
+                f"{words(name, study.name)}: {spread(found[name][low, high], study.digits)}" for name in best
+            ]
             equal = len({f"{means[name]:.{study.digits}f}" for name in best}) == 1
-            cells.append(f"{low}–{high - 1}: " + ("no difference" if equal else ", ".join(shown)))
+            cells.append(f"**{low}–{high - 1}** " + ("no difference" if equal else "; ".join(shown)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -209,6 +232,20 @@ def spread(values: list[float], digits: int) -> str:
     return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
 
 
+def words(name: str, study: str = "") -> str:
+    """Return the name of a variant in words; what its whole table has is left out.
+
+    >>> words("floater_relative-cross"), words("t5-lr1e3-twice", "generated_copy")
+    ('`floater_relative`, sinusoids in cross-attention', '`t5`, half the learning rate, 3,000 steps')
+    """
+    encoding, *parts = name.split("-")
+    common = {"generated_copy_tuned": ["lr1e3"], "generated_reverse_tuned": ["lr1e3"]}.get(study, [])
+    texts = [WORDS[part] for part in parts if part not in common]
+    if study == "generated_copy":
+        texts = ["3,000 steps" if text == WORDS["twice"] else text for text in texts]
+    return ", ".join([f"`{encoding}`", *texts])
+
+
 def looks(name: str) -> tuple[str, str, str]:
     """Return the colour, line and marker of an encoding, whatever its learning rate, steps and blocks.
 
@@ -220,10 +257,10 @@ def looks(name: str) -> tuple[str, str, str]:
 
 def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
     """Draw the score of each encoding against the length over the trained one, a panel for each study."""
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "far", "svg.fonttype": "none"})
+    pyplot.rcParams.update({"font.size": 9})
     rows = -(-len(studies) // columns)
     figure, panels = pyplot.subplots(
-        rows, columns, figsize=(5.2 * columns, 3.2 * rows), squeeze=False, layout="constrained"
+        rows, columns, figsize=(4.1 * columns, 4.1 * rows), squeeze=False, layout="constrained"
     )
     for panel in panels.flat[len(studies) :]:
         panel.set_axis_off()
@@ -235,25 +272,30 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
             (colour, line, mark), points = looks(name), sorted(found[name].items())
             x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
             y = [mean(values) for _, values in points]
+            label = words(name, study.name).replace("`", "")
             panel.plot(
-                x, y, color=colour, linestyle=line, marker=mark, markersize=4, linewidth=1.3, label=name
+                x, y, color=colour, linestyle=line, marker=mark, markersize=4, linewidth=1.3, label=label
             )
-        panel.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=8, handlelength=3)
+        panel.legend(
+            loc="upper left", bbox_to_anchor=(0, -0.17), frameon=False, fontsize=8, handlelength=3, ncols=1
+        )
         panel.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         panel.set(xlabel="length / trained length", ylabel=study.label)
-        panel.set_title(study.title, loc="left")
+        panel.set_title(study.title, loc="left", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
         panel.margins(x=0.05)
-    figure.savefig(path, metadata={"Date": None})
+    path.write_text(themed.svg(figure, path.stem), encoding="utf-8")
     pyplot.close(figure)
 
 
 def main() -> None:
     """Write the figure and the tables."""
-    draw(STUDIES, SCORES / "lengths.svg", 2)
-    draw(STUDIES, SCORES / "lengths-narrow.svg", 1)  # for phones
+    opening = tuple(study for study in STUDIES if study.name in OPENING)
+    for name, studies, columns in (("opening", opening, 2), ("lengths", STUDIES, 2)):
+        draw(studies, SCORES / f"{name}.svg", columns)
+        draw(studies, SCORES / f"{name}-narrow.svg", 1)  # for phones
     text = PAGE.read_text(encoding="utf-8")
     for name, part in {"summary": summary(STUDIES), **{s.name: table(s) for s in STUDIES}}.items():
         begin, end = BEGIN.format(name), END.format(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import re
 from pathlib import Path
@@ -52,3 +53,33 @@ def test_a_report_can_be_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_folder_stays_small() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 4 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("multi30k", "Multi30k, English to German"),
+        ("multi30k_s2l", "Short to long, on Multi30k"),
+        ("news_s2l", "Short to long, on news"),
+    ],
+)
+def test_the_page_of_results_has_the_stored_scores(name: str, title: str) -> None:
+    page = (RESULTS.parent / "results.md").read_text(encoding="utf-8")
+    section = page[page.index(f"\n## {title}\n") :]
+    section = section[: section.index("\n## ", 1)]
+    with (RESULTS / name / "means.csv").open(encoding="utf-8") as file:
+        stored = [f"{row['mean']} ± {row['std']}" for row in csv.DictReader(file) if row["metric"] == "bleu"]
+    shown = {
+        cell.strip() for line in section.splitlines() if line.startswith("| ") for cell in line.split("|")
+    }
+    assert [score for score in stored if score not in shown] == []
+
+
+def test_the_page_of_performance_has_the_stored_ratios() -> None:
+    page = (RESULTS.parent / "performance.md").read_text(encoding="utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    with (RESULTS.parent / "performance" / "steps.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            (shown,) = (cells for cells in rows if cells[0] == f"| {row['what']}")
+            assert shown[4].removesuffix(" |") == row["ratio"]
+            assert shown[5].removesuffix(" |") == f"{row['low']} to {row['high']}"

@@ -143,3 +143,24 @@ def test_a_page_links_the_previous_and_the_next(site: Path) -> None:
     footer = text[text.index("<footer") :]
     before, after = re.findall(r'href="?([\w./-]+\.html)', footer)[:2]
     assert before != after == "extend.html"
+
+
+def test_the_catalogue_is_filtered_in_the_page(page: browser.Page, site: Path) -> None:
+    page.open(site / "catalogue.html")
+    names = "[...document.querySelectorAll('.cards a:not([hidden]) b')].map(name => name.textContent)"
+    rows = "[...document.querySelectorAll('article table tbody tr:not([hidden])')].length"
+    everything = page.ask(names)
+    fill = (
+        "(form => {{ form.{0}.value = {1!r}; form.dispatchEvent(new Event('input')) }})"
+        "(document.querySelector('#filter'))"
+    )
+    page.ask(fill.format("structure", "tree"))
+    assert set(page.ask(names)) == {"floater_tree", "spr_absolute", "spr_relative", "tree"}
+    assert page.ask(rows) == 4
+    page.ask(fill.format("q", "point:absolute"))
+    assert set(page.ask(names)) == {"spr_absolute", "tree"}
+    page.ask("document.querySelector('#filter').reset()")
+    page.wait(f"{names}.length == {len(everything)}")
+    page.open(f"{(site / 'catalogue.html').as_uri()}?q=llama&point=relative")
+    assert "rotary" in page.ask(names)
+    assert page.errors == []

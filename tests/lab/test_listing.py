@@ -1,11 +1,14 @@
 """The catalogue's table and its page."""
 
+import io
 import re
 import runpy
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from floater import PositionError, catalogue
 from floater.encodings import StackSpec, options
@@ -18,16 +21,39 @@ DOCS = Path(__file__).parents[2] / "docs"
 SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)
 
 
-def test_the_page_is_what_the_code_says():
-    page = runpy.run_path(str(DOCS / "catalogue.py"))["page"]
-    assert (DOCS / "catalogue.md").read_text(encoding="utf-8") == page(), "run `make docs`"
+@pytest.fixture
+def site(monkeypatch):
+    """The functions of the script that writes the page, which imports a neighbour."""
+    monkeypatch.syspath_prepend(DOCS)
+    return runpy.run_path(str(DOCS / "catalogue.py"))
 
 
-def test_every_encoding_has_one_small_figure():
-    sizes = {path.stem: path.stat().st_size for path in (DOCS / "catalogue").iterdir()}
+def test_the_page_is_what_the_code_says(site):
+    assert (DOCS / "catalogue.md").read_text(encoding="utf-8") == site["page"](), "run `make docs`"
+
+
+@pytest.mark.parametrize(("folder", "ending", "most"), [("", "svg", 32_000), ("small", "png", 2_000)])
+def test_every_encoding_has_one_small_figure(folder, ending, most):
+    sizes = {path.stem: path.stat().st_size for path in (DOCS / "catalogue" / folder).glob("*.*")}
     assert set(sizes) == set(catalogue())
-    assert max(sizes.values()) < 25_000
-    assert sum(sizes.values()) < 1_500_000
+    assert {path.suffix for path in (DOCS / "catalogue" / folder).glob("*.*")} == {f".{ending}"}
+    assert max(sizes.values()) < most
+    assert sum(sizes.values()) < 2_000_000
+
+
+@pytest.mark.parametrize("name", ["seqpe", "sinusoidal", "window"])
+def test_a_figure_is_drawn_the_same_again(site, name):
+    figure, thumbnail = site["draw"](name)
+    assert (figure, thumbnail) == site["draw"](name)
+
+
+def test_a_figure_shows_the_values_in_colours_and_text_in_that_of_the_scheme(site):
+    figure, thumbnail = site["draw"]("window")
+    assert "prefers-color-scheme:dark" in figure
+    assert "#000000" not in figure
+    pixels = np.asarray(Image.open(io.BytesIO(thumbnail)).convert("RGBA"))
+    masked = ~np.isfinite(site["pictures"]("window", site["DRAWN"])[1][0].numpy())
+    assert ((pixels[..., 3] == 0) == masked).all()
 
 
 @pytest.mark.parametrize("name", catalogue())

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from floater import PositionError
+from floater import PositionError, Positions, catalogue
 from floater.encodings import StackSpec
 from floater.errors import DataError
 from floater.lab.cli import main
@@ -31,6 +31,20 @@ def test_relative_encodings_are_constant_on_diagonals_and_rotary_heads_differ():
         _, heads = pictures(name, StackSpec(dim=64, heads=8, layers=1, max_length=10))
         for logits in heads:
             torch.testing.assert_close(logits[1:, 1:], logits[:-1, :-1], atol=1e-5, rtol=1e-4)
+
+
+def test_small_logits_are_not_lost_beside_those_of_the_words():
+    """Logits of SeqPE differ by less than a thousandth, where float32's rounding would show."""
+    spec = StackSpec(dim=64, heads=8, layers=2, max_length=32)
+    _, heads = pictures("seqpe", spec)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = catalogue()["seqpe"](spec).eval().double()
+    with torch.no_grad():
+        product = model.prepare(Positions.arange(32))
+    expected = (product.query @ product.key.mT)[0]
+    expected = expected - expected.mean((1, 2), keepdim=True)
+    torch.testing.assert_close(torch.stack(heads), expected.float(), atol=1e-9, rtol=1e-5)
 
 
 def test_sinusoids_are_vectors():

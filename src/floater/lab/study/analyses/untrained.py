@@ -104,18 +104,21 @@ def pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
     options(name)  # refuses an unknown name
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return _pictures(name, spec)
+        kind, panels = _pictures(name, spec)
+    return kind, [panel.float() for panel in panels]
 
 
 def _pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
     model_class = catalogue()[name]
-    model = model_class(spec, **({"segment": _SIDE} if name == "axial" else {})).eval()
+    # in float64: float32 would round small differences away beside the product of the words
+    model = model_class(spec, **({"segment": _SIDE} if name == "axial" else {})).eval().double()
     positions = _positions(model, spec.max_length)
-    state, x = model.prepare(positions), torch.zeros(1, positions.query.shape[1], spec.dim)
+    state = model.prepare(positions)
+    x = torch.zeros(1, positions.query.shape[1], spec.dim, dtype=torch.float64)
     if model.overrides("qkv", "bias", "logits", "weights", "value_bias") or (
         model.overrides("mask") and not model.overrides("embed")
     ):
-        heads, kind = attend(model, state, 0, x + torch.randn(spec.dim)).logits[0], "logits"
+        heads, kind = attend(model, state, 0, x + torch.randn(spec.dim).double()).logits[0], "logits"
         if model.overrides("weights"):
             heads, kind = model.weights(heads[None], AttentionContext(state, 0))[0], "weights"
         seen = heads.isfinite()

@@ -1,0 +1,104 @@
+"""Draw the figures at the head of results.md and performance.md from stored numbers: `make docs`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import themed
+from matplotlib.figure import Figure
+
+HERE = Path(__file__).parent
+BLACK, GREY, BLUE, ORANGE = "#000000", "#999999", "#0072b2", "#d55e00"
+LINES = {
+    "none": ("no positions", GREY, ":"),
+    "sinusoidal-input": ("sinusoids at the input", BLACK, "--"),
+    "learned-all": ("learned, all blocks", BLUE, "-."),
+    "floater-all": ("FLOATER, all blocks", ORANGE, "-"),
+}
+
+
+def read(path: Path) -> Iterator[dict[str, str]]:
+    """Yield the rows of a CSV file as mappings."""
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def results(columns: int) -> Figure:
+    """Return Multi30k at the trained lengths, and beyond them."""
+    figure = Figure(figsize=(4.1 * columns, 3.4 * (2 // columns)), layout="constrained")
+    left, right = figure.subplots(2 // columns, columns).flat
+    rows = [
+        row
+        for row in read(HERE / "results" / "multi30k" / "means.csv")
+        if (row["test"], row["metric"]) == ("test2016", "bleu")
+    ]
+    rows.sort(key=lambda row: float(row["mean"]))
+    for y, row in enumerate(rows):
+        colour = ORANGE if row["variant"].startswith("floater") else BLACK
+        left.errorbar(float(row["mean"]), y, xerr=float(row["std"]), fmt="o", color=colour, markersize=4)
+    left.set_yticks(range(len(rows)), [row["variant"].replace("-", ", ") for row in rows], fontsize=8)
+    left.set(xlabel="BLEU, test2016", title="Translation within the trained lengths")
+    for variant, (label, colour, line) in LINES.items():
+        bins = [
+            row
+            for row in read(HERE / "results" / "multi30k_s2l" / "means.csv")
+            if (row["variant"], row["metric"]) == (variant, "chrf")
+        ]
+        names = [f"{row['low']}–{int(row['high']) - 1}" if row["high"] else f"{row['low']}+" for row in bins]
+        right.errorbar(
+            names,
+            [float(row["mean"]) for row in bins],
+            yerr=[float(row["std"]) for row in bins],
+            label=label,
+            color=colour,
+            linestyle=line,
+            marker="o",
+            markersize=4,
+        )
+    right.set(
+        xlabel="words of the source (trained below 15)", ylabel="chrF", title="Translation of longer captions"
+    )
+    right.legend(frameon=False, fontsize=8)
+    return finish(figure)
+
+
+def performance(columns: int) -> Figure:
+    """Return the ratios of a step with a flow to one without."""
+    figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
+    axes = figure.subplots()
+    rows = list(read(HERE / "performance" / "steps.csv"))[::-1]
+    for y, row in enumerate(rows):
+        ratio, low, high = (float(row[name]) for name in ("ratio", "low", "high"))
+        colour = BLUE if row["section"] == "Inside a pretrained model" else ORANGE
+        axes.errorbar(ratio, y, xerr=[[ratio - low], [high - ratio]], fmt="o", color=colour, markersize=4)
+    texts = [row["what"].replace("`", "") for row in rows]
+    if columns == 1:
+        texts = [text.replace(", ", ",\n", 1) for text in texts]
+    models = {"Inside a pretrained model": "BERT-base: "}
+    labels = [models.get(row["section"], "") + text for row, text in zip(rows, texts, strict=True)]
+    axes.set_yticks(range(len(rows)), labels, fontsize=8 if columns > 1 else 7)
+    axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(xlabel="time with a flow / without", title="A step with a flow")
+    return finish(figure)
+
+
+def finish(figure: Figure) -> Figure:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.title.set_fontsize(10)
+        axes.tick_params(labelsize=8)
+    return figure
+
+
+def main() -> None:
+    """Write the figures, wide and for phones."""
+    for name, draw in {"results": results, "performance": performance}.items():
+        for ending, columns in (("", 2), ("-narrow", 1)):
+            path = HERE / name / f"opening{ending}.svg"
+            path.write_text(themed.svg(draw(columns), f"{name}{ending}"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
