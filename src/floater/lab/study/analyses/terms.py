@@ -17,6 +17,7 @@ from floater.lab.study.analyses.probe import random_tokens, text_tokens
 from floater.lab.study.analyses.subject import Source, evaluation, load_subject, reader
 from floater.positions import Positions
 from floater.transformer.stacks import Encoder
+from floater.transformer.uncast import Uncast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,7 +143,7 @@ def _blocks(stack: Encoder, x: Tensor, positions: Positions) -> Iterator[Terms]:
             for part in parts
         ]
         yield _terms(*calls)
-        x = block(x, position, state, visible, layer=layer, sharpen=rule.temperature)
+        x = block(x, position, Uncast(state), visible, layer=layer, sharpen=rule.temperature)
         bare = torch.zeros_like(x)
 
 
