@@ -109,7 +109,7 @@ def check_every_setting_acts(
     """
     names = {each.name for each in fields(default)} - set(stated)
     assert changes.keys() == names, f"say how these act: {sorted(names ^ changes.keys())}"
-    for name, given in changes.items():
-        needed = {other: value for other, value in given.items() if other != name}
-        before, after = replace(default, **needed), replace(default, **given)
+    for name, change in changes.items():
+        needed = {other: value for other, value in change.items() if other != name}
+        before, after = replace(default, **needed), replace(default, **change)
         assert observe(before) != observe(after), f"{name} changes nothing"

@@ -39,7 +39,7 @@ def test_from_mask_counts_the_tokens_of_each_row(mask, data):
     for row, expected in zip(key, wanted, strict=True):
         assert all(b is None or a == b for a, b in zip(row, expected, strict=True))
     longest = max(sum(row) for row in mask)
-    assert all(0 <= place < max(longest, 1) for row in key for place in row)  # padding too: tables end there
+    assert all(0 <= slot < max(longest, 1) for row in key for slot in row)  # padding too: tables end there
     first = length - (length if queries is None else queries)
     assert torch.equal(positions.query, positions.key[:, first:])
     if positions.key_valid is None:
@@ -99,9 +99,9 @@ def test_special_tokens_are_known_where_they_are_given():
     assert marked.query is positions.query
 
 
-def beside(**given):
+def beside(**options):
     """Positions of two samples of three tokens, and what else is known of them."""
-    return Positions(torch.zeros(2, 3), torch.zeros(2, 3), **given)
+    return Positions(torch.zeros(2, 3), torch.zeros(2, 3), **options)
 
 
 def test_what_some_models_need_beside_the_positions():
@@ -173,12 +173,12 @@ TIMES = torch.tensor([[0.0, 0.5, 0.5, 9.25], [2.0, 3.0, 8.0, 8.5]], dtype=torch.
 
 
 def test_events_count_from_the_first_of_each_row_in_gaps():
-    found = Positions.events(TIMES + STAMP, time_per_position=0.25)
-    assert found.query.tolist() == [[0, 2, 2, 37], [0, 4, 24, 26]]
-    assert found.key is found.query
-    assert found.query.dtype == torch.float64
+    actual = Positions.events(TIMES + STAMP, time_per_position=0.25)
+    assert actual.query.tolist() == [[0, 2, 2, 37], [0, 4, 24, 26]]
+    assert actual.key is actual.query
+    assert actual.query.dtype == torch.float64
     whole = Positions.events((4 * TIMES).long() + 4 * int(STAMP))
-    assert torch.equal(whole.query, found.query)
+    assert torch.equal(whole.query, actual.query)
 
 
 @given(st.integers(0, 2**40), st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
@@ -190,9 +190,9 @@ def test_events_a_microsecond_apart_stand_apart(first, steps):
 def test_padding_stands_where_the_last_event_before_it_does():
     mask = torch.tensor([[1, 1, 0, 0], [0, 0, 1, 1]])
     junk = TIMES.masked_fill(mask == 0, torch.nan)
-    found = Positions.events(junk, mask)
-    assert found.query.tolist() == [[0, 0.5, 0.5, 0.5], [0, 0, 0, 0.5]]
-    assert torch.equal(found.key_valid, mask.bool())
+    actual = Positions.events(junk, mask)
+    assert actual.query.tolist() == [[0, 0.5, 0.5, 0.5], [0, 0, 0, 0.5]]
+    assert torch.equal(actual.key_valid, mask.bool())
     assert Positions.events(torch.zeros(2, 0, dtype=torch.float64)).query.shape == (2, 0)
 
 

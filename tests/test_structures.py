@@ -76,8 +76,8 @@ def test_trees_have_the_depths_ancestors_and_common_ancestors_of_networkx(batch)
             assert set(tree.ancestors[sample, node].tolist()[len(up) :]) <= {-1}
             brothers = sorted(graph.successors(parents[node])) if node != root else [node]
             assert tree.child_index[sample, node] == brothers.index(node)
-        for (u, v), found in nx.tree_all_pairs_lowest_common_ancestor(graph):
-            assert lowest[sample, u, v] == lowest[sample, v, u] == found
+        for (u, v), actual in nx.tree_all_pairs_lowest_common_ancestor(graph):
+            assert lowest[sample, u, v] == lowest[sample, v, u] == actual
     assert bool((lowest[~tree.valid] == -1).all())
 
 
@@ -87,8 +87,8 @@ def test_distances_are_those_of_networkx(batch):
     structure = graphs([edges for _, edges in batch], sizes=[size for size, _ in batch])
     for sample, (size, edges) in enumerate(batch):
         lengths = dict(nx.all_pairs_shortest_path_length(graph_of(size, edges)))
-        found = structure.distance[sample, :size, :size].tolist()
-        assert found == [[lengths[u].get(v, -1) for v in range(size)] for u in range(size)]
+        actual = structure.distance[sample, :size, :size].tolist()
+        assert actual == [[lengths[u].get(v, -1) for v in range(size)] for u in range(size)]
 
 
 @settings(deadline=None, max_examples=40)
@@ -124,14 +124,14 @@ def test_laplacian_vectors_solve_the_eigenvalue_problem_of_networkx(batch, count
         matrix = torch.from_numpy(nx.normalized_laplacian_matrix(graph, weight=None).toarray())
         for node in nx.isolates(graph):
             matrix[node, node] = 1.0  # networkx gives 0 where the paper's I - D^-1/2 A D^-1/2 gives 1
-        found = vectors[sample, :size]
+        actual = vectors[sample, :size]
         kept = min(count, size - 1)
         values = torch.linalg.eigvalsh(matrix)[1 : kept + 1]
-        torch.testing.assert_close(matrix @ found[:, :kept], found[:, :kept] * values)
-        torch.testing.assert_close(found[:, :kept].T @ found[:, :kept], torch.eye(kept).double())
-        assert not found[:, kept:].any()
+        torch.testing.assert_close(matrix @ actual[:, :kept], actual[:, :kept] * values)
+        torch.testing.assert_close(actual[:, :kept].T @ actual[:, :kept], torch.eye(kept).double())
+        assert not actual[:, kept:].any()
         assert not vectors[sample, size:].any()
-        for column in found[:, :kept].T:
+        for column in actual[:, :kept].T:
             assert next(x for x in column if abs(x) > column.abs().max() - 1e-7) > 0
 
 
@@ -144,15 +144,15 @@ def test_colours_part_nodes_as_networkx_does_and_do_not_depend_on_names(batch, r
         graph = graph_of(size, edges, nx.Graph)
         nx.set_node_attributes(graph, "same", "colour")
         hashes = nx.weisfeiler_lehman_subgraph_hashes(graph, iterations=rounds, node_attr="colour")
-        found = colours[sample, :size].tolist()
+        actual = colours[sample, :size].tolist()
         theirs = [hashes[node][rounds - 1] for node in range(size)]
         for u, v in itertools.combinations(range(size), 2):
-            assert (found[u] == found[v]) == (theirs[u] == theirs[v])
+            assert (actual[u] == actual[v]) == (theirs[u] == theirs[v])
         name = list(range(size))
         random.shuffle(name)
         renamed = graphs([[(name[u], name[v]) for u, v, _ in edges]], sizes=[size])
         again = wl_colours(renamed.neighbours, renamed.valid, rounds)[0].tolist()
-        assert found == [again[name[node]] for node in range(size)]
+        assert actual == [again[name[node]] for node in range(size)]
 
 
 @settings(deadline=None, max_examples=20)
@@ -163,8 +163,8 @@ def test_intimacy_is_personalised_pagerank(case):
     graph.remove_nodes_from(list(nx.isolates(graph)))  # networkx sends walkers from there home
     if not graph:
         return
-    found = intimacy(graphs(graph).neighbours, 0.15)[0]
-    for row, node in zip(found, graph, strict=True):
+    actual = intimacy(graphs(graph).neighbours, 0.15)[0]
+    for row, node in zip(actual, graph, strict=True):
         wanted = nx.pagerank(
             graph, alpha=0.85, personalization={node: 1.0}, weight=None, tol=1e-12, max_iter=999
         )
@@ -174,12 +174,12 @@ def test_intimacy_is_personalised_pagerank(case):
 @settings(deadline=None, max_examples=30)
 @given(parent_lists())
 def test_the_binary_form_hangs_siblings_under_one_another(parents):
-    found, branch = (x[0].tolist() for x in left_child_right_sibling(torch.tensor([parents])))
+    actual, branch = (x[0].tolist() for x in left_child_right_sibling(torch.tensor([parents])))
     for node, parent in enumerate(parents):
         before = [other for other in range(node) if parents[other] == parent and parent >= 0]
-        assert found[node] == (before[-1] if before else parent)
+        assert actual[node] == (before[-1] if before else parent)
         assert branch[node] == (1 if before else 0)
-    trees([found])  # is a tree
+    trees([actual])  # is a tree
 
 
 def test_words_give_tokens_the_values_of_their_nodes():
@@ -200,7 +200,7 @@ def test_graphs_of_every_kind_are_the_same():
     pairs = torch.tensor([(u, v) for u, v, _ in edges]).T
     labels = [[k for _, _, k in edges]]
     named = nx.relabel_nodes(graph_of(4, edges), dict(enumerate("abcd")))
-    for found in (
+    for actual in (
         graphs(pairs, labels=labels),
         graphs([pairs.numpy()], labels=labels),
         graphs([pairs], labels=labels),
@@ -208,7 +208,7 @@ def test_graphs_of_every_kind_are_the_same():
         graphs(named),
         graphs([named]),
     ):
-        assert torch.equal(found.edges, wanted)
+        assert torch.equal(actual.edges, wanted)
     both = graphs([edges + [(v, u, k) for u, v, k in edges]]).edges
     assert torch.equal(graphs([edges], directed=False).edges, both)
     assert torch.equal(graphs(graph_of(4, edges, nx.Graph)).edges, both)

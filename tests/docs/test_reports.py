@@ -17,8 +17,8 @@ NAMES = sorted(folder.parent.name for folder in RESULTS.glob("*/report.json"))
 
 def cells(page: str, table: str) -> list[list[str]]:
     """The texts of a table, line by line."""
-    (found,) = re.findall(rf'<table id="{table}".*?</table>', page, flags=re.DOTALL)
-    lines = re.findall(r"<tr>(.*?)</tr>", found, flags=re.DOTALL)[1:]
+    (actual,) = re.findall(rf'<table id="{table}".*?</table>', page, flags=re.DOTALL)
+    lines = re.findall(r"<tr>(.*?)</tr>", actual, flags=re.DOTALL)[1:]
     texts = (re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", line) for line in lines)
     return [[html.unescape(text) for text in line] for line in texts]
 
@@ -39,7 +39,7 @@ def test_a_report_has_every_stored_number(name: str, monkeypatch: pytest.MonkeyP
     for table, expected in (shown | {f"metric-{n}": other for n, other in others}).items():
         assert cells(page, table) == [[cell.text for cell in row] for row in expected.rows], table
     conclusions = [line["conclusion"] for line in reports._lines(RESULTS / name / "comparisons.csv")]
-    assert [results.conclusion(found) for found in results.comparisons] == conclusions
+    assert [results.conclusion(actual) for actual in results.comparisons] == conclusions
     assert len(results.grid.trials) == len({outcome.trial.name for outcome in results.outcomes})
 
 

@@ -50,8 +50,8 @@ def commands(page: Path) -> list[str]:
     blocks = re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     indented = re.findall(r"^    (\S.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()] + indented
-    found = (re.search(r"(?:^|-m )(floater|make) .*", line.split("#")[0]) for line in lines)
-    return [match.group().removeprefix("-m ") for match in found if match]
+    actual = (re.search(r"(?:^|-m )(floater|make) .*", line.split("#")[0]) for line in lines)
+    return [match.group().removeprefix("-m ") for match in actual if match]
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_a_command_of_a_page_is_valid(page: str, command: str) -> None:
         return
     if "--help" in words:
         return
-    given = parse(words[1:])
-    config = str(getattr(given, "config", ""))
+    inputs = parse(words[1:])
+    config = str(getattr(inputs, "config", ""))
     if config.startswith("configs/") and not re.search(PLACEHOLDER, config):
-        path, overrides = ROOT / config, [o for o in given.overrides if not re.search(PLACEHOLDER, o)]
+        path, overrides = ROOT / config, [o for o in inputs.overrides if not re.search(PLACEHOLDER, o)]
         if words[1] == "study":
             load(StudySettings, path, overrides)
         else:
@@ -93,10 +93,10 @@ def test_the_commits_that_a_page_names_exist(page: Path) -> None:
         r"\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{7}\b", page.read_text(encoding="utf-8")
     )
     asked = "\n".join(f"{commit}^{{commit}}" for commit in named)
-    found = subprocess.run(
+    actual = subprocess.run(
         [*git, "cat-file", "--batch-check"], input=asked, capture_output=True, text=True, check=True
     )
-    unknown = [line for line in found.stdout.splitlines() if not re.fullmatch(r"[0-9a-f]+ commit \d+", line)]
+    unknown = [line for line in actual.stdout.splitlines() if not re.fullmatch(r"[0-9a-f]+ commit \d+", line)]
     assert not unknown, f"{page.name}: {unknown}"
 
 
@@ -122,12 +122,12 @@ def test_every_table_has_a_command_beside_it_and_a_commit_in_the_provenance(name
 def paragraphs(page: Path) -> list[str]:
     """Return the paragraphs and list items of a page, without tables, code and HTML."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    found = []
+    actual = []
     for block in re.split(r"\n\s*\n", text):
         for item in re.split(r"\n(?=\s*(?:[-*]|\d+\.) )", block):
             lines = [line for line in item.splitlines() if not re.match(r"\s*[|<]|\$\$", line)]
-            found.append(" ".join(lines))
-    return found
+            actual.append(" ".join(lines))
+    return actual
 
 
 @pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -202,9 +202,9 @@ def built(encoding: Encoding, **changes: Any) -> PositionModel | None:
         encoding: name and options.
         changes: to `SIZES`, or other arguments of `build`.
     """
-    name, given = encoding
+    name, options = encoding
     try:
-        return build(name, **SIZES | changes, **given)
+        return build(name, **SIZES | changes, **options)
     except PositionError:
         return None
 
@@ -228,8 +228,8 @@ def encodings(names: Any = SINGLE, **changes: Any) -> st.SearchStrategy[Encoding
 
 
 def _part(encoding: Encoding) -> Any:
-    name, given = encoding
-    return {"name": name, **given} if given else name
+    name, options = encoding
+    return {"name": name, **options} if options else name
 
 
 def compositions(names: Any = PARTS, *, depth: int = 2, **changes: Any) -> st.SearchStrategy[Encoding]:
@@ -247,6 +247,6 @@ def compositions(names: Any = PARTS, *, depth: int = 2, **changes: Any) -> st.Se
     )
     mixed = st.fixed_dictionaries(
         {"model": inner.map(_part), "other": inner.map(_part), "every": st.just(2)}
-    ).map(lambda given: ("mix", given))
+    ).map(lambda options: ("mix", options))
     either: st.SearchStrategy[Encoding] = st.one_of(several, several, mixed)
     return either.filter(lambda encoding: built(encoding, **changes) is not None)

@@ -19,14 +19,14 @@ def added(model, positions, layer):
     return model.embed(x, state) + model.block(x, state, 0) if layer == 0 else model.block(x, state, layer)
 
 
-PLACES = [
+POSITIONS = [
     Positions.arange(9),
     Positions.arange(2, offset=7),
     Positions.from_mask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])),
 ]
 
 
-@pytest.mark.parametrize("positions", PLACES)
+@pytest.mark.parametrize("positions", POSITIONS)
 def test_sinusoids_at_the_input_are_equation_6(positions):
     model = build("sinusoidal", **SIZES)
     expected = torch.tensor([[wave(i, DIM) for i in row] for row in positions.query.tolist()])
@@ -34,7 +34,7 @@ def test_sinusoids_at_the_input_are_equation_6(positions):
     assert not added(model, positions, 1).any()
 
 
-@pytest.mark.parametrize("positions", PLACES)
+@pytest.mark.parametrize("positions", POSITIONS)
 def test_sinusoids_at_every_block_are_equation_7(positions):
     model = build("sinusoidal", **SIZES, blocks="all")
     for layer in range(3):
@@ -48,8 +48,8 @@ def test_sinusoids_at_every_block_are_equation_7(positions):
 def test_sinusoids_of_far_and_of_real_positions_are_exact():
     model = build("sinusoidal", **SIZES)
     times = [0.5, 15962.25, 1e6]
-    found = added(model, Positions.times(torch.tensor([times], dtype=torch.float64)), 0)
-    torch.testing.assert_close(found, torch.tensor([[wave(t, DIM) for t in times]]))
+    actual = added(model, Positions.times(torch.tensor([times], dtype=torch.float64)), 0)
+    torch.testing.assert_close(actual, torch.tensor([[wave(t, DIM) for t in times]]))
 
 
 @pytest.mark.parametrize("blocks", ["input", "all", [1, 2]])
@@ -60,10 +60,10 @@ def test_learned_positions_are_rows_of_each_blocks_table(blocks):
     chosen = {"input": [0], "all": [0, 1, 2]}.get(blocks, blocks) if isinstance(blocks, str) else blocks
     assert sum(p.numel() for p in model.parameters()) == len(chosen) * 16 * DIM
     for layer in range(3):
-        found = added(model, positions, layer)
-        for row, places in zip(found, positions.query.tolist(), strict=True):
-            for vector, place in zip(row, places, strict=True):
-                expected = model.table(layer).weight[place] if layer in chosen else torch.zeros(DIM)
+        actual = added(model, positions, layer)
+        for row, row_positions in zip(actual, positions.query.tolist(), strict=True):
+            for vector, at in zip(row, row_positions, strict=True):
+                expected = model.table(layer).weight[at] if layer in chosen else torch.zeros(DIM)
                 assert torch.equal(vector, expected)
 
 
@@ -107,11 +107,11 @@ def test_the_recurrent_model_is_a_loop(kind, depth, blocks):
 
 
 @pytest.mark.parametrize(
-    ("given", "count"),
+    ("options", "count"),
     [({}, 263_168), ({"depth": 2}, 526_336), ({"input": "vector"}, 524_800)],
 )
-def test_the_recurrent_models_sizes_are_those_of_table_6(given, count):
-    model = build("rnn", dim=512, heads=8, layers=6, max_length=256, **given)
+def test_the_recurrent_models_sizes_are_those_of_table_6(options, count):
+    model = build("rnn", dim=512, heads=8, layers=6, max_length=256, **options)
     assert sum(p.numel() for p in model.cells.parameters()) == count
     assert model.start.shape == (6, 512)
 

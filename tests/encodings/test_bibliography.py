@@ -76,8 +76,8 @@ def test_other_text_is_refused(text):
 def test_an_encoding_from_outside_has_the_entry_that_it_brings_or_one_of_its_authors():
     entry = "@misc{doe2026,\n  author = {Doe},\n  title = {Mine},\n  year = {2026},\n}\n"
     assert Card("Doe 2026", "", "relative", "", bibtex=entry).references[0].title == "Mine"
-    made = Card("Doe and Roe 2026", "https://my.org/x", "relative", "").references[0]
-    assert (made.key, made.authors, made.year) == ("doe2026", ["Doe", "Roe"], "2026")
+    reference = Card("Doe and Roe 2026", "https://my.org/x", "relative", "").references[0]
+    assert (reference.key, reference.authors, reference.year) == ("doe2026", ["Doe", "Roe"], "2026")
     assert Card("", "", "relative", "").references == []
     assert lookup("https://nowhere.org") is None
 

@@ -13,9 +13,9 @@ from floater.transformer.reading import Reading, check_reading
 SIZES = {"dim": 8, "heads": 2, "layers": 4, "max_length": 16}
 
 
-def composed(name, **given):
+def composed(name, **options):
     torch.manual_seed(0)
-    return build(name, **SIZES, **given).double()
+    return build(name, **SIZES, **options).double()
 
 
 def attended(model, x, positions, layer=0):
@@ -66,10 +66,10 @@ def both_orders(one, other, x, positions):
 )
 def test_a_gate_beside_queries_and_keys_is_added_in_any_order(name):
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
-    model, found = both_orders("forgetting", name, x, positions)
+    model, actual = both_orders("forgetting", name, x, positions)
     gates, alone = (attended(part, x, positions).logits for part in model.parts)
     expected = alone + gates - attended(composed("none"), x, positions).logits
-    for logits in found:
+    for logits in actual:
         torch.testing.assert_close(logits, expected)
 
 
@@ -78,10 +78,10 @@ def test_a_gate_beside_queries_and_keys_is_added_in_any_order(name):
 )
 def test_keys_are_replaced_before_a_rotation_and_widened_after_it(name, other):
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
-    model, found = both_orders(name, other, x, positions)
-    torch.testing.assert_close(*found)
+    model, actual = both_orders(name, other, x, positions)
+    torch.testing.assert_close(*actual)
     for part in model.parts:
-        assert not torch.allclose(found[0], attended(part, x, positions).logits, atol=1e-3)
+        assert not torch.allclose(actual[0], attended(part, x, positions).logits, atol=1e-3)
 
 
 def test_a_part_that_replaces_keys_does_so_inside_a_composition_too():
@@ -95,11 +95,11 @@ def test_a_part_that_replaces_keys_does_so_inside_a_composition_too():
 @pytest.mark.parametrize("anew", ["path", "self_extend"])
 def test_factors_of_logits_that_another_part_computes_anew_are_not_lost(anew):
     x, positions = torch.randn(2, 5, 8, dtype=torch.double), Positions.arange(5)
-    model, found = both_orders("huang2", anew, x, positions)
+    model, actual = both_orders("huang2", anew, x, positions)
     factors, part = model.parts
     expected = attended(part, x, positions).logits
     expected = factors.logits(expected, None, None, AttentionContext(factors.prepare(positions), 0))
-    for logits in found:
+    for logits in actual:
         torch.testing.assert_close(logits, expected)
 
 

@@ -15,9 +15,9 @@ USES = {
 }
 
 
-def model(seed=0, std=0.5, **given):
+def model(seed=0, std=0.5, **options):
     torch.manual_seed(seed)
-    built = build("floater", **(SIZES | {k: given.pop(k) for k in SIZES.keys() & given}), **given)
+    built = build("floater", **(SIZES | {k: options.pop(k) for k in SIZES.keys() & options}), **options)
     for flow in built.flows:
         torch.nn.init.normal_(flow.start, std=std)
     return built
@@ -143,8 +143,8 @@ def test_real_times_and_padding_get_the_vectors_of_their_positions():
     left = Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]))
     real = Positions.times(torch.tensor([[0.0, 2.0, 2.0, 7.0]]))
     for positions in (left, real, Positions.arange(2, offset=5)):
-        found = built.prepare(positions).vectors[0].at(0, "query")
-        torch.testing.assert_close(found, whole[positions.query.long()], rtol=1e-5, atol=1e-5)
+        actual = built.prepare(positions).vectors[0].at(0, "query")
+        torch.testing.assert_close(actual, whole[positions.query.long()], rtol=1e-5, atol=1e-5)
 
 
 def test_the_learned_time_scale_has_the_gradient_of_finite_differences():
@@ -167,18 +167,18 @@ def test_the_learned_time_scale_has_the_gradient_of_finite_differences():
 
 
 def test_a_fixed_time_scale_multiplies_delta():
-    found = [
+    actual = [
         model(delta=delta, time_scale=scale, max_length=length)
         .prepare(Positions.arange(20))
         .vectors[0]
         .at(0, "key")
         for delta, scale, length in ((0.1, 2.0, 64), (0.2, 1.0, 64))
     ]
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*actual)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"delta": 0.0}, "delta must be a positive number, got 0.0"),
         ({"time_scale": -1.0}, "time_scale must be a positive number, got -1.0"),
@@ -188,9 +188,9 @@ def test_a_fixed_time_scale_multiplies_delta():
         ({"activation": "tan"}, "unknown activation 'tan'; valid: 'tanh'"),
     ],
 )
-def test_numbers_and_names_of_the_flow_are_checked_when_the_model_is_built(given, message):
+def test_numbers_and_names_of_the_flow_are_checked_when_the_model_is_built(options, message):
     with pytest.raises(ValueError, match=message):
-        build("floater", **SIZES, **given)
+        build("floater", **SIZES, **options)
 
 
 def test_real_positions_before_the_first_are_refused():

@@ -12,14 +12,14 @@ SIZES = [(8, 2, 3, 16), (16, 4, 2, 12), (24, 3, 1, 40)]
 
 def survey_count(row, name, sizes):
     """A formula of the survey at some sizes, its other letters taken from the options of the model."""
-    given = options(name)
+    chosen = options(name)
     letters = dict(zip(("d", "h", "l", "t_max"), sizes, strict=True)) | {
         "n": 37,  # words
-        "K": given.get("sines"),
-        "t1": given.get("segment"),
+        "K": chosen.get("sines"),
+        "t1": chosen.get("segment"),
         "d1": sizes[0] - sizes[0] // 2,
-        "d_r": given.get("width"),
-        "D_max": given.get("depth", sizes[3]),
+        "d_r": chosen.get("width"),
+        "D_max": chosen.get("depth", sizes[3]),
         "more": None,  # "0 or more" leaves it open
     }
     if letters["t1"] is not None and row.parameters == "(d-d1)*t_max/t1 + d1*t1":
@@ -29,11 +29,11 @@ def survey_count(row, name, sizes):
 
 @pytest.mark.parametrize("name", catalogue())
 def test_measured_cells_are_those_of_the_survey_but_for_the_differences_that_the_card_explains(name):
-    card, found = catalogue()[name].card, measure(name)
-    assert found.relative == ((card.point in ("relative", "none")) != ("shift" in card.exceptions))
+    card, actual = catalogue()[name].card, measure(name)
+    assert actual.relative == ((card.point in ("relative", "none")) != ("shift" in card.exceptions))
     if card.survey is None:
         return
-    other = {cell for cell in CELLS if getattr(found, cell) != getattr(card.survey, cell)}
+    other = {cell for cell in CELLS if getattr(actual, cell) != getattr(card.survey, cell)}
     for sizes in SIZES:
         spec = dict(zip(("dim", "heads", "layers", "max_length"), sizes, strict=True))
         if sum(count(name, StackSpec(**spec)).values()) != survey_count(card.survey, name, sizes):

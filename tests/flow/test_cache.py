@@ -70,8 +70,8 @@ def test_all_passes_of_a_step_solve_or_none_does():
 
 def test_a_fixed_step_is_a_fifth_of_the_time_between_tokens_unless_it_is_given():
     at = torch.arange(4)[None]
-    paper, given = encoder(method="rk4", delta=0.5), encoder(method="rk4", delta=0.5, step=0.1)
-    assert torch.equal(paper(at).at(0, "q"), given(at).at(0, "q"))
+    paper, arguments = encoder(method="rk4", delta=0.5), encoder(method="rk4", delta=0.5, step=0.1)
+    assert torch.equal(paper(at).at(0, "q"), arguments(at).at(0, "q"))
     coarse = encoder(method="euler", delta=0.5, step=0.5)
     assert not torch.allclose(paper(at).at(0, "q"), coarse(at).at(0, "q"), atol=1e-4)
 
@@ -107,7 +107,9 @@ def test_a_baked_cache_keeps_its_beginning_and_extends_as_a_fresh_solve():
 def solves(model, monkeypatch):
     """The lengths of the solves to come."""
     seen, solve = [], model._solve
-    monkeypatch.setattr(model, "_solve", lambda *given: (seen.append(len(given[0])), solve(*given))[1])
+    monkeypatch.setattr(
+        model, "_solve", lambda *arguments: (seen.append(len(arguments[0])), solve(*arguments))[1]
+    )
     return seen
 
 

@@ -114,12 +114,12 @@ def test_gradcheck_at_loose_tolerance_differentiates_the_same_intervals(form):
 
     def run(start, times, *values):
         with torch.no_grad():
-            own = copy.deepcopy(field)
+            copied = copy.deepcopy(field)
         for name, value in zip([n for n, _ in field.named_parameters()], values, strict=True):
             layer, kind = name.split(".")
-            del getattr(own, layer)._parameters[kind]
-            setattr(getattr(own, layer), kind, value)
-        return solve(in_form(form, own), start, times, method="collocation", **TIGHT)
+            del getattr(copied, layer)._parameters[kind]
+            setattr(getattr(copied, layer), kind, value)
+        return solve(in_form(form, copied), start, times, method="collocation", **TIGHT)
 
     inputs = [start.requires_grad_(), times.requires_grad_(), *parameters]
     # A plan counts iterations for the cotangents that it meets first.
@@ -221,12 +221,12 @@ def test_a_forward_put_over_a_layer_is_honoured():
 
 def test_the_sum_of_a_sinusoid_and_a_learned_field():
     torch.manual_seed(0)
-    field, places = SumField(SinusoidField(8), init_small_(MLPField(8), 60.0)), torch.arange(60.0)
+    field, times = SumField(SinusoidField(8), init_small_(MLPField(8), 60.0)), torch.arange(60.0)
     start = field.a.start()[None]
-    exact = reference_solve(field, start, places)
-    assert flow_error(solve(field, start, places, method="collocation"), exact) < 1e-5
-    p = solve(field.a, start, places, method="collocation")
-    assert flow_error(p[:, 0], sinusoid(places, 8)) < 1e-5
+    exact = reference_solve(field, start, times)
+    assert flow_error(solve(field, start, times, method="collocation"), exact) < 1e-5
+    p = solve(field.a, start, times, method="collocation")
+    assert flow_error(p[:, 0], sinusoid(times, 8)) < 1e-5
 
 
 @settings(deadline=None, max_examples=8)
@@ -314,8 +314,8 @@ def test_the_pipeline_depth_does_not_matter(depth, monkeypatch):
     field, start, times = problem(span=20.0)
     expected = gradients(field, start, times, collocation(**TIGHT))
     monkeypatch.setattr("floater.flow.collocation.solver.pipeline_depth", lambda _: depth)
-    found = gradients(field, start, times, collocation(**TIGHT))
-    assert gradient_error(found, expected) < 1e-10
+    actual = gradients(field, start, times, collocation(**TIGHT))
+    assert gradient_error(actual, expected) < 1e-10
 
 
 @pytest.mark.parametrize("mode", ["train", "refresh", "bake", "extend", "learn"])

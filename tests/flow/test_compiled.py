@@ -37,8 +37,8 @@ def gradients(model, outputs, *more):
     return torch.autograd.grad(loss, [*model.parameters(), *more])
 
 
-def close(found, expected):
-    for a, b in zip(found, expected, strict=True):
+def close(actual, expected):
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
@@ -47,24 +47,24 @@ def close(found, expected):
 def test_vectors_and_gradients_are_those_of_plain_calls(backend, below):
     model = encoder(learn_time_scale=True)
     expected = eagerly(model, AT)
-    found = whole(model, backend)(AT, below)
-    close(found, expected)
-    close(gradients(model, found), gradients(model, expected))
+    actual = whole(model, backend)(AT, below)
+    close(actual, expected)
+    close(gradients(model, actual), gradients(model, expected))
 
 
 def test_real_positions_get_their_gradient():
     model, at = encoder(), positions([0.0, 2.5, 1.25], dtype=torch.float64).requires_grad_()
-    expected, found = eagerly(model, at), whole(model, "aot_eager")(at)
-    close(found, expected)
-    close(gradients(model, found, at), gradients(model, expected, at))
+    expected, actual = eagerly(model, at), whole(model, "aot_eager")(at)
+    close(actual, expected)
+    close(gradients(model, actual, at), gradients(model, expected, at))
 
 
 def test_a_kinked_field_is_solved_all_the_same():
     model = encoder()
     model.field = MLPField(6, activation="relu")
-    expected, found = eagerly(model, AT), whole(model)(AT, 5)
-    close(found, expected)
-    close(gradients(model, found), gradients(model, expected))
+    expected, actual = eagerly(model, AT), whole(model)(AT, 5)
+    close(actual, expected)
+    close(gradients(model, actual), gradients(model, expected))
 
 
 def test_no_gradient_asked_for_is_none_made():
@@ -78,11 +78,11 @@ def test_one_call_in_three_has_gradients_as_section_4_4_has_it():
     model, plain = encoder(refresh_every=3), encoder(refresh_every=3)
     run = whole(model)
     for _ in range(5):
-        found, expected = run(AT, 5), eagerly(plain, AT)
-        close(found, expected)
-        assert bool(found[0].isfinite().all())
+        actual, expected = run(AT, 5), eagerly(plain, AT)
+        close(actual, expected)
+        assert bool(actual[0].isfinite().all())
         learns = expected[0].requires_grad
-        assert learns == any(bool(g.any()) for g in gradients(model, found))
+        assert learns == any(bool(g.any()) for g in gradients(model, actual))
         with torch.no_grad():
             for parameter in (*model.parameters(), *plain.parameters()):
                 parameter.mul_(0.9)
@@ -108,9 +108,9 @@ def test_parameters_that_stand_in_for_others_are_those_that_count():
         return torch.func.functional_call(model, other, (at,), {"below": 5}).at(0, "q")
 
     with torch.no_grad():
-        found = torch.compile(run, fullgraph=True, backend="eager")(AT)
+        actual = torch.compile(run, fullgraph=True, backend="eager")(AT)
         expected = torch.func.functional_call(model, other, (AT,)).at(0, "q")
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 def test_a_copy_is_another_encoder():

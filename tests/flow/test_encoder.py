@@ -137,12 +137,12 @@ def test_bfloat16(keep):
 
 def test_adjoint_gradients_through_the_encoder():
     at = positions([0, 3, 3, 8])
-    found = []
+    actual = []
     for gradient in ("discrete", "adjoint"):
         model = encoder(gradient=gradient, learn_time_scale=True, rtol=1e-8, atol=1e-8)
         model(at).at(2, "v").square().sum().backward()
-        found.append([p.grad for p in model.parameters()])
-    assert gradient_error(found[1], found[0]) < 1e-4
+        actual.append([p.grad for p in model.parameters()])
+    assert gradient_error(actual[1], actual[0]) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -97,13 +97,13 @@ def test_threads_side_by_side_leave_the_precision_as_it_was(precision):
 
 @pytest.mark.parametrize("field", [MLPField(3), BoundedField(3)])
 def test_a_backward_pass_under_autocast_gives_the_gradient_to_its_precision(field):
-    def found(enabled):
+    def actual(enabled):
         loss = solve(field, start, torch.linspace(0.1, 3, 9), method="collocation").square().sum()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
             return torch.autograd.grad(loss, [start, *field.parameters()])
 
     start = torch.ones(2, 3, requires_grad=True)
-    assert gradient_error(found(True), found(False)) < 2e-2
+    assert gradient_error(actual(True), actual(False)) < 2e-2
 
 
 def test_autocast_does_not_reach_the_solve():

@@ -32,15 +32,15 @@ def test_every_real_position_is_a_fresh_solve_to_it(end):
         start = model.start.flatten(0, 1)[row : row + 1]
         for t in at.flatten()[::30]:
             fresh = reference_solve(model.field, start, (t * model.delta)[None])
-            found = vectors.at(block, name)[at == t]
-            assert flow_error(found[:, None].double(), fresh) < 1e-5
+            actual = vectors.at(block, name)[at == t]
+            assert flow_error(actual[:, None].double(), fresh) < 1e-5
 
 
 def test_rows_are_read_as_all_at_once_with_the_same_gradients():
     torch.manual_seed(0)
     field, start = MLPField(5).double(), torch.randn(4, 5, dtype=torch.float64)
     at, weight = 3 * torch.rand(30, dtype=torch.float64), torch.randn(30, 4, 5, dtype=torch.float64)
-    found = []
+    actual = []
     for whole in (True, False):
         start.requires_grad_().grad = None
         field.zero_grad()
@@ -48,8 +48,8 @@ def test_rows_are_read_as_all_at_once_with_the_same_gradients():
         reading = solve_dense(field, start, 3.0).sample(t)
         p = reading.all() if whole else torch.stack([reading[i] for i in range(4)], 1)
         (p * weight).sum().backward()
-        found.append([p.detach(), t.grad, start.grad, *(x.grad for x in field.parameters())])
-    for a, b in zip(*found, strict=True):
+        actual.append([p.detach(), t.grad, start.grad, *(x.grad for x in field.parameters())])
+    for a, b in zip(*actual, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -65,12 +65,12 @@ def test_the_gradient_in_a_time_is_the_velocity_there():
 
 @pytest.mark.parametrize("method", ["collocation", "dopri5"])
 def test_a_learned_time_scale_has_the_same_gradient_read_from_a_curve(method):
-    at, found = times(2, 9, 20.0), []
+    at, actual = times(2, 9, 20.0), []
     for kind in (method, "rk4"):
         model = encoder(learn_time_scale=True, time_scale=1.3, method=kind).double()
         model(at).at(2, "k").sin().sum().backward()
-        found.append([p.grad for p in model.parameters()])
-    for ours, theirs in zip(*found, strict=True):
+        actual.append([p.grad for p in model.parameters()])
+    for ours, theirs in zip(*actual, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
 
 

@@ -221,9 +221,9 @@ def test_a_wanted_time_moves_its_own_vector_alone(method, gradient, at):
     times = torch.tensor(at, dtype=torch.float64, requires_grad=True)
     p = solve(field, start, times, method=method, gradient=gradient, rtol=1e-9, atol=1e-9)
     for i, t in enumerate(times):
-        (found,) = torch.autograd.grad(p[i].sum(), times, retain_graph=True)
-        wanted = torch.zeros_like(found).index_fill(0, torch.tensor(i), field(t, p[i]).sum().item())
-        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+        (actual,) = torch.autograd.grad(p[i].sum(), times, retain_graph=True)
+        wanted = torch.zeros_like(actual).index_fill(0, torch.tensor(i), field(t, p[i]).sum().item())
+        torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_start_of_a_long_solve_is_the_short_solve():

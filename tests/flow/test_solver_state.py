@@ -36,7 +36,9 @@ def test_a_mesh_selected_for_other_weights_is_not_trusted(factor):
 def selected(monkeypatch):
     """One entry for each mesh that is selected."""
     meshes, choose = [], solver.choose_edges
-    monkeypatch.setattr(solver, "choose_edges", lambda *given: (meshes.append(given), choose(*given))[1])
+    monkeypatch.setattr(
+        solver, "choose_edges", lambda *arguments: (meshes.append(arguments), choose(*arguments))[1]
+    )
     return meshes
 
 

@@ -147,8 +147,8 @@ def test_changed_models_are_saved_whole_and_run_up_to_their_new_length(subject: 
     assert bool(expected.isfinite().all())
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        own = {"attn_implementation": subject.attention} if subject.kernels else {}
-        again = type(model).from_pretrained(folder, **own).eval()
+        chosen = {"attn_implementation": subject.attention} if subject.kernels else {}
+        again = type(model).from_pretrained(folder, **chosen).eval()
     torch.testing.assert_close(run(subject, again, long), expected, rtol=1e-5, atol=1e-5)
 
 

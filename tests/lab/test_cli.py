@@ -190,9 +190,9 @@ def test_evaluating_prints_scores_with_signatures_and_bins(
     ]
     assert (work / "scored.de").read_text(encoding="utf-8").count("\n") == 6
     assert main(["evaluate", "run", *files, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert bleu == f"BLEU {found['scores']['bleu']:.2f} ({found['signatures']['bleu']})"
-    assert found["bins"] == []
+    actual = json.loads(capsys.readouterr().out)
+    assert bleu == f"BLEU {actual['scores']['bleu']:.2f} ({actual['signatures']['bleu']})"
+    assert actual["bins"] == []
     assert main(["evaluate", "run", *files, "--json", "--bins", "2,400"]) == 0
     by_length = json.loads(capsys.readouterr().out)["bins"]
     assert [(each["lengths"], each["examples"]) for each in by_length] == [

@@ -130,8 +130,8 @@ def test_the_help_lists_every_kind_of_plot(capsys: pytest.CaptureFixture[str]) -
 def test_json_has_null_for_numbers_that_are_not_finite(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"perplexity": math.inf, "correlations": [math.nan, 0.5], "bins": ({"loss": -math.inf},)}
-    monkeypatch.setattr("floater.lab.study.glue_table.read_runs", lambda _: [SimpleNamespace(record=found)])
+    actual = {"perplexity": math.inf, "correlations": [math.nan, 0.5], "bins": ({"loss": -math.inf},)}
+    monkeypatch.setattr("floater.lab.study.glue_table.read_runs", lambda _: [SimpleNamespace(record=actual)])
     assert main(["glue", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == [
         {"perplexity": None, "correlations": [None, 0.5], "bins": [{"loss": None}]}

@@ -31,9 +31,9 @@ def test_a_single_run_of_table_3_is_that_of_the_study() -> None:
     path = ROOT / "configs" / "glue" / "roberta_mrpc.yaml"
     axis = study.axes["task"]["MRPC"]
     training = {"training": study.settings["training"] | axis["training"]}
-    of_study = study.settings | axis | {"data": study.settings["data"] | axis["data"]} | training
-    own = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert {name: own[name] for name in ("data", "model", "training")} == of_study
+    from_study = study.settings | axis | {"data": study.settings["data"] | axis["data"]} | training
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {name: tree[name] for name in ("data", "model", "training")} == from_study
 
 
 def test_plugged_and_plain_runs_of_glue_differ_in_the_plug_alone() -> None:

@@ -70,7 +70,7 @@ def test_every_model_has_a_sentence_an_equation_and_explains_its_options(name):
     assert catalogue()[name].card.link in said
 
 
-OWN = {
+OURS = {
     *("clock", "compose", "shaw_absolute"),
     *(f"floater_{kind}" for kind in ("grid", "relative", "rotary", "tree")),
 }
@@ -81,7 +81,7 @@ def test_every_card_says_in_which_stacks_its_paper_has_it(name):
     card = catalogue()[name].card
     assert set(card.stacks) <= set(get_args(Stack))
     assert all(card.stacks.values())
-    assert (not card.stacks) == (name in OWN)
+    assert (not card.stacks) == (name in OURS)
     _, line = re.search(r"\n  stacks( +)((?:.*\n +)*.*)\n  recipe", entry(name, SPEC)).groups()
     assert " ".join(line.split()) == stacks(name)
 

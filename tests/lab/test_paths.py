@@ -40,7 +40,7 @@ def written(run: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("run", "place"),
+    ("run", "folder"),
     [
         ("~/r", "home/r"),
         ("~/r/", "home/r"),
@@ -51,20 +51,20 @@ def written(run: str) -> str:
     ],
 )
 def test_a_run_is_in_one_directory(
-    run: str, place: str, home: Path, capsys: pytest.CaptureFixture[str]
+    run: str, folder: str, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("linked").symlink_to(home)
     Path("x").mkdir()
     config = written(run)
     assert main(["train", config]) == 0
-    found = home.parent / place
+    actual = home.parent / folder
     assert {"checkpoint-2", "config.yaml", "data.json", "log.json", "model", "vocabulary"} <= {
-        path.name for path in found.iterdir()
+        path.name for path in actual.iterdir()
     }
-    assert not [path for path in home.parent.rglob("config.yaml") if path.parent != found.resolve()]
-    stamp = (found / "model" / "model.safetensors").stat().st_mtime_ns
+    assert not [path for path in home.parent.rglob("config.yaml") if path.parent != actual.resolve()]
+    stamp = (actual / "model" / "model.safetensors").stat().st_mtime_ns
     assert main(["train", config, f"run={run}"]) == 0
-    assert (found / "model" / "model.safetensors").stat().st_mtime_ns == stamp
+    assert (actual / "model" / "model.safetensors").stat().st_mtime_ns == stamp
     assert main(["evaluate", run, "--bins", "2"]) == 0
     assert "is finished" in capsys.readouterr().err
 
@@ -113,8 +113,8 @@ def test_every_path_of_settings_and_arguments_is_expanded(home: Path) -> None:
     assert study.tests == {"far": {"source": f"{home}/t", "token": r"~\w+"}}
     assert study.note == "~/it is prose"
     assert study.short_to_long.skip == {study.short_to_long.source[0]: 1} == {f"{home}/x": 1}
-    found = parse(["translate", "~/r", "--source=~/s", "--output", "~/o"])
-    assert (found.run, found.source, found.output) == (f"{home}/r", f"{home}/s", f"{home}/o")
+    actual = parse(["translate", "~/r", "--source=~/s", "--output", "~/o"])
+    assert (actual.run, actual.source, actual.output) == (f"{home}/r", f"{home}/s", f"{home}/o")
     assert parse(["glue", "~/a", "b"]).runs == [f"{home}/a", "b"]
 
 

@@ -19,15 +19,15 @@ from lab.tasks.generated.small import write_config
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count how often each YAML file is parsed, by its text."""
-    load, found = yaml.load, Counter[str]()
+    load, actual = yaml.load, Counter[str]()
 
     def counted(stream: Any, Loader: Any) -> Any:
         if isinstance(stream, bytes):  # an override is a str
-            found[stream.decode()] += 1
+            actual[stream.decode()] += 1
         return load(stream, Loader)
 
     monkeypatch.setattr(yaml, "load", counted)
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")

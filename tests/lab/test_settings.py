@@ -400,13 +400,13 @@ def test_plain_scalars_are_what_people_mean(text, value):
 
 
 @pytest.mark.parametrize("word", ["yes", "No", "ON", "off"])
-@pytest.mark.parametrize("place", ["{}", "[en, {}]", "a: {{b: {}}}", "{}: 1"])
-def test_a_word_that_is_a_boolean_to_some_is_refused(word, place):
+@pytest.mark.parametrize("key", ["{}", "[en, {}]", "a: {{b: {}}}", "{}: 1"])
+def test_a_word_that_is_a_boolean_to_some_is_refused(word, key):
     boolean = "true" if word.lower() in ("yes", "on") else "false"
     with pytest.raises(
         NotYamlError, match=f"^{word} can mean {boolean} or a text; write {boolean}, or '{word}'"
     ):
-        parse(place.format(word))
+        parse(key.format(word))
 
 
 @pytest.mark.parametrize("text", ["1e400", "-1.5e999", "1e-400", "-0.1e-999"])

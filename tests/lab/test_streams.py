@@ -128,7 +128,7 @@ def test_a_translation_needs_an_input(
     from floater.lab.tasks import task
 
     of = task("translation")
-    monkeypatch.setattr(type(of), "translator", lambda *given, **more: list)
+    monkeypatch.setattr(type(of), "translator", lambda *arguments, **more: list)
     monkeypatch.setattr("floater.lab.cli.commands.translate.task_of_run", lambda *_: (of, tmp_path))
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["translate", str(tmp_path)]) == 2

@@ -55,36 +55,36 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((turned, x[..., n:]), -1)
 
 
-def bert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def bert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     q, k, v = linear(m.query, x, b.q), linear(m.key, source, b.k), linear(m.value, source, b.v)
     n = m.num_attention_heads
     return mix(split(q, n), split(k, n), split(v, n), m.attention_head_size**-0.5, mask), None
 
 
-def albert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def albert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     return m.LayerNorm(x + m.dense(bert(m, b, x, source, mask)[0])), None
 
 
-def distilbert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def distilbert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     q, k, v = (split(linear(w, x, c), m.n_heads) for w, c in zip((m.q_lin, m.k_lin, m.v_lin), b, strict=True))
     return m.out_lin(mix(q, k, v, (m.dim / m.n_heads) ** -0.5, mask)), None
 
 
-def mpnet(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def mpnet(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     n = m.num_attention_heads
     q, k, v = (split(linear(w, x, c), n) for w, c in zip((m.q, m.k, m.v), b, strict=True))
-    return (m.o(mix(q, k, v, m.attention_head_size**-0.5, given["position_bias"], mask)),)
+    return (m.o(mix(q, k, v, m.attention_head_size**-0.5, options["position_bias"], mask)),)
 
 
-def deberta(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def deberta(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     """Disentangled attention (He et al. 2021, equation 4): positions reach the table of distances nowhere."""
-    n, table = m.num_attention_heads, given["rel_embeddings"][None]
+    n, table = m.num_attention_heads, options["rel_embeddings"][None]
     q, k, v = (
         split(linear(w, x, c), n) for w, c in zip((m.query_proj, m.key_proj, m.value_proj), b, strict=True)
     )
     nothing = torch.zeros(())
     q_table, k_table = (split(linear(w, table, nothing), n)[0] for w in (m.query_proj, m.key_proj))
-    distance, span = given["relative_pos"][0], m.position_buckets
+    distance, span = options["relative_pos"][0], m.position_buckets
     to_key = (distance + span).clamp(0, 2 * span - 1)
     extra = torch.zeros(len(x), n, x.shape[1], x.shape[1])
     for i in range(x.shape[1]):
@@ -96,7 +96,7 @@ def deberta(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) 
     return mix(q, k, v, scale, extra * scale, hidden), None
 
 
-def projected(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def projected(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     """BART, Whisper, ViT, SigLIP and others, and with rotary embeddings Llama, Qwen, Gemma and others."""
     heads = getattr(m, "num_heads", None) or getattr(m, "num_attention_heads", None)
     grouped = getattr(m, "num_key_value_groups", 1)
@@ -105,7 +105,7 @@ def projected(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any
     k, v = (split(linear(w, source, c), heads // grouped) for w, c in ((m.k_proj, b.k), (m.v_proj, b.v)))
     if hasattr(m, "q_norm"):
         q, k = m.q_norm(q), m.k_norm(k)
-    rotary = given.get("position_embeddings")
+    rotary = options.get("position_embeddings")
     if rotary is not None and getattr(m, "use_rope", True):
         q, k = (rotate(z, *rotary) for z in (q, k))
     gemma = "query_pre_attn_scalar" in m.config.to_dict()
@@ -114,14 +114,14 @@ def projected(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any
     return (m.o_proj if hasattr(m, "o_proj") else m.out_proj)(out), None
 
 
-def llama4(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def llama4(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     """Complex rotary embeddings and unit keys in some blocks, a temperature without either in others."""
     c = m.config
     q = split(linear(m.q_proj, x, b.q), c.num_attention_heads)
     k = split(linear(m.k_proj, x, b.k), c.num_key_value_heads)
     v = split(linear(m.v_proj, x, b.v), c.num_key_value_heads)
     if m.use_rope:
-        turn = given["position_embeddings"][:, None]
+        turn = options["position_embeddings"][:, None]
         q, k = (
             torch.view_as_real(torch.complex(z[..., 0::2], z[..., 1::2]) * turn).flatten(-2) for z in (q, k)
         )
@@ -132,48 +132,48 @@ def llama4(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -
     return m.o_proj(mix(q, k, v, m.head_dim**-0.5, mask)), None
 
 
-def phi3(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def phi3(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     n, shared = m.config.num_attention_heads, m.config.num_key_value_heads
     fused = linear(m.qkv_proj, x, torch.zeros(()))
     parts = fused.split([n * m.head_dim, shared * m.head_dim, shared * m.head_dim], -1)
     q, k, v = (split(z + c, h) for z, c, h in zip(parts, b, (n, shared, shared), strict=True))
-    q, k = (rotate(z, *given["position_embeddings"]) for z in (q, k))
+    q, k = (rotate(z, *options["position_embeddings"]) for z in (q, k))
     return m.o_proj(mix(q, k, v, m.head_dim**-0.5, mask)), None
 
 
-def modernbert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def modernbert(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     n = m.config.num_attention_heads
     q, k, v = linear(m.Wqkv, x, torch.zeros(())).chunk(3, -1)
     q, k, v = (split(z + c, n) for z, c in zip((q, k, v), b, strict=True))
-    q, k = (rotate(z, *given["position_embeddings"]) for z in (q, k))
+    q, k = (rotate(z, *options["position_embeddings"]) for z in (q, k))
     return m.Wo(mix(q, k, v, m.head_dim**-0.5, mask)), None
 
 
-def t5(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def t5(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     q, k, v = linear(m.q, x, b.q), linear(m.k, source, b.k), linear(m.v, source, b.v)
-    bias = given.get("position_bias")
+    bias = options.get("position_bias")
     if bias is None and m.has_relative_attention_bias:
         bias = m.compute_bias(x.shape[1], source.shape[1])
     q, k, v = (split(z, m.n_heads) for z in (q, k, v))
     return m.o(mix(q, k, v, 1.0, bias, mask)), bias, None
 
 
-def gpt2(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def gpt2(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     q, k, v = linear(m.c_attn, x, torch.zeros(())).chunk(3, -1)
     q, k, v = (split(z + c, m.num_heads) for z, c in zip((q, k, v), b, strict=True))
     return m.c_proj(mix(q, k, v, m.head_dim**-0.5, mask)), None
 
 
-def neox(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **given: Any) -> Any:
+def neox(m: Any, b: Any, x: Tensor, source: Tensor, mask: Any, **options: Any) -> Any:
     """The fused projection gives q, k and v of the first head, then those of the second, ..."""
     n = m.config.num_attention_heads
     fused = split(linear(m.query_key_value, x, torch.zeros(())), n)
     q, k, v = (z + split(c, n) for z, c in zip(fused.chunk(3, -1), b, strict=True))
-    q, k = (rotate(z, *given["position_embeddings"]) for z in (q, k))
+    q, k = (rotate(z, *options["position_embeddings"]) for z in (q, k))
     return m.dense(mix(q, k, v, m.head_size**-0.5, mask)), None
 
 
-OF_CLASS: dict[str, Callable[..., Any]] = {
+EQUATIONS: dict[str, Callable[..., Any]] = {
     "BertSelfAttention": bert,
     "BertCrossAttention": bert,
     "RobertaSelfAttention": bert,
@@ -227,27 +227,27 @@ class Written:
         self.blocks = list(blocks)
         self.calls = 0
 
-    def __call__(self, *args: Any, **given: Any) -> Any:
-        x, *args = [given.pop("hidden_states"), *args] if "hidden_states" in given else args  # type: ignore[assignment]
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        x, *args = [options.pop("hidden_states"), *args] if "hidden_states" in options else args  # type: ignore[assignment]
         block = self.blocks[self.calls]
         self.calls += 1
         for name in ("encoder_hidden_states", "key_value_states"):
-            source = given.get(name)
+            source = options.get(name)
             if source is not None:
                 break
         tensors = [a for a in args if isinstance(a, Tensor)]
         if self.cross and source is None:
             source = tensors.pop(0)  # the first that is passed by its place
-        mask = given.pop("attention_mask", given.pop("mask", None))
+        mask = options.pop("attention_mask", options.pop("mask", None))
         if mask is None and tensors:
             mask = tensors.pop(0)
         if tensors:
-            given["position_bias"] = tensors.pop(0)
+            options["position_bias"] = tensors.pop(0)
         site = "cross" if self.cross else self.site
         three = Three(
             self.biases(self.site, block, "cross_query" if self.cross else "query"),
             self.biases(site, block, "key"),
             self.biases(site, block, "value"),
         )
-        written = OF_CLASS[type(self.module).__name__]
-        return written(self.module, three, x, source if self.cross else x, mask, **given)
+        written = EQUATIONS[type(self.module).__name__]
+        return written(self.module, three, x, source if self.cross else x, mask, **options)

@@ -98,7 +98,7 @@ def noisy(model: Any) -> None:
         parameter.data += 0.1 * torch.randn_like(parameter)
 
 
-def given(name: str, length: int) -> dict[str, Tensor]:
+def build_inputs(name: str, length: int) -> dict[str, Tensor]:
     if name in zoo.IMAGES:
         return {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
     ids = zoo.text(2, length)

@@ -122,8 +122,8 @@ def test_new_tokens_continue_cached_ones() -> None:
     assert build_positions((1, 2), 3, position_ids=ids).key.tolist() == [[0, 1, 2, 3, 4]]
     with pytest.raises(ValueError, match="must continue their positions by the attention mask"):
         build_positions((1, 2), 2, position_ids=ids)
-    known = build_positions((1, 2), torch.tensor([[7, 9]]), position_ids=ids)
-    assert known.key.tolist() == [[7, 9, 3, 4]]
+    positions = build_positions((1, 2), torch.tensor([[7, 9]]), position_ids=ids)
+    assert positions.key.tolist() == [[7, 9, 3, 4]]
 
 
 def test_ids_of_padding_may_be_anything() -> None:

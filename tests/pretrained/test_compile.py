@@ -39,7 +39,7 @@ def compiled(model: Any, backend: str = "eager") -> Any:
     return torch.compile(model, fullgraph=True, backend=backend)
 
 
-def given(name: str, padded: bool) -> dict[str, Any]:
+def build_inputs(name: str, padded: bool) -> dict[str, Any]:
     cached = name in zoo.DECODERS or name in zoo.SEQ2SEQ
     return {**zoo.inputs(name, padded), **({"use_cache": False} if cached else {})}
 
@@ -50,8 +50,8 @@ def gradients(model: Any, inputs: dict[str, Any]) -> list[Tensor | None]:
     return list(torch.autograd.grad(loss, parameters, allow_unused=True))
 
 
-def same(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
-    for a, b in zip(found, expected, strict=True):
+def same(actual: list[Tensor | None], expected: list[Tensor | None]) -> None:
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(
             torch.zeros(()) if a is None else a, torch.zeros_like(a) if b is None else b, atol=1e-6, rtol=1e-5
         )
@@ -62,15 +62,15 @@ def same(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
     cases(gpt2=True, llama=True, bert=True, roberta=True, t5=True, whisper=True, siglip_text=False),
 )
 def test_a_plugged_model_trains_as_one_graph(name: str, padded: bool) -> None:
-    model, inputs = plugged(name), given(name, padded)
+    model, inputs = plugged(name), build_inputs(name, padded)
     expected = gradients(model, inputs)
-    found = gradients(compiled(model, "aot_eager"), inputs)
-    same(found, expected)
-    assert any(gradient is not None and bool(gradient.any()) for gradient in found)
+    actual = gradients(compiled(model, "aot_eager"), inputs)
+    same(actual, expected)
+    assert any(gradient is not None and bool(gradient.any()) for gradient in actual)
 
 
 def test_checkpoints_are_part_of_the_graph() -> None:
-    model, inputs = plugged("llama").train(), given("llama", True)
+    model, inputs = plugged("llama").train(), build_inputs("llama", True)
     expected = gradients(model, inputs)
     model.gradient_checkpointing_enable({"use_reentrant": False})
     same(gradients(compiled(model, "aot_eager"), inputs), expected)
@@ -81,7 +81,7 @@ def test_checkpoints_are_part_of_the_graph() -> None:
     cases(gpt2=False, llama=False, bert=False, roberta=False, t5=True, whisper=False, siglip_text=True),
 )
 def test_a_baked_model_is_one_graph(name: str, padded: bool) -> None:
-    model, inputs = plugged(name), given(name, padded)
+    model, inputs = plugged(name), build_inputs(name, padded)
     floater.bake(model, 8)
     expected = zoo.output(model, **inputs)
     torch.testing.assert_close(zoo.output(compiled(model), **inputs), expected, atol=1e-6, rtol=1e-6)

@@ -23,28 +23,28 @@ def test_zero_start_leaves_every_bit(name: str) -> None:
         for dtype in (torch.float32, torch.bfloat16):
             for padded in (True, False):
                 model = zoo.build(name, attention, dtype)
-                given = {
+                options = {
                     key: value.to(dtype) if value.is_floating_point() else value
                     for key, value in zoo.inputs(name, padded).items()
                 }
-                before = zoo.output(model, **given)
+                before = zoo.output(model, **options)
                 floater.plug(model)
-                assert torch.equal(zoo.output(model, **given), before), (attention, dtype, padded)
+                assert torch.equal(zoo.output(model, **options), before), (attention, dtype, padded)
 
 
 @pytest.mark.parametrize("name", zoo.NAMES)
 def test_unplugging_leaves_nothing(name: str) -> None:
-    model, given = zoo.build(name), zoo.inputs(name)
+    model, options = zoo.build(name), zoo.inputs(name)
     names = {key: value.clone() for key, value in model.state_dict().items()}
     kinds = [type(module) for module in model.modules()]
     trained = {key for key, value in model.named_parameters() if value.requires_grad}
-    config, before = model.config.to_dict(), zoo.output(model, **given)
+    config, before = model.config.to_dict(), zoo.output(model, **options)
     for baked in (False, True):
         floater.plug(model, freeze_model=True)
         zoo.noisy(model)
         if baked:
             floater.bake(model, 16)
-        assert not torch.equal(zoo.output(model, **given), before)
+        assert not torch.equal(zoo.output(model, **options), before)
         floater.unplug(model)
         after = model.state_dict()
         assert after.keys() == names.keys()
@@ -52,7 +52,7 @@ def test_unplugging_leaves_nothing(name: str) -> None:
         assert [type(module) for module in model.modules()] == kinds
         assert model.config.to_dict() == config
         assert {key for key, value in model.named_parameters() if value.requires_grad} == trained
-        assert torch.equal(zoo.output(model, **given), before)
+        assert torch.equal(zoo.output(model, **options), before)
     hooks = [(*m._forward_hooks.values(), *m._forward_pre_hooks.values()) for m in model.modules()]
     assert "floater" not in repr(hooks)
 
@@ -61,11 +61,11 @@ def test_unplugging_leaves_nothing(name: str) -> None:
 @pytest.mark.parametrize("projections", [("query",), ("key", "value")])
 def test_only_the_chosen_blocks_and_projections_change(name: str, projections: tuple[str, ...]) -> None:
     """Vectors of the same size everywhere, in both plugs: the rest of the larger one must be what differs."""
-    model, given = zoo.build(name), zoo.inputs(name)
+    model, options = zoo.build(name), zoo.inputs(name)
     floater.plug(model, projections=projections, blocks=[1])
     for parameter in model.floater.encoders.parameters():
         torch.nn.init.ones_(parameter)
-    some = zoo.output(model, **given)
+    some = zoo.output(model, **options)
     floater.unplug(model)
     floater.plug(model)
     rows = 0
@@ -78,33 +78,33 @@ def test_only_the_chosen_blocks_and_projections_change(name: str, projections: t
                         encoder.start[encoder.blocks.index(block), i] = float(chosen)
                         rows += chosen
     assert rows >= len(projections)
-    assert torch.equal(zoo.output(model, **given), some)
+    assert torch.equal(zoo.output(model, **options), some)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "whisper"])
 def test_copies_are_independent(name: str) -> None:
-    model, given = zoo.build(name), zoo.inputs(name)
+    model, options = zoo.build(name), zoo.inputs(name)
     floater.plug(model)
-    plain = zoo.output(model, **given)
+    plain = zoo.output(model, **options)
     twin = copy.deepcopy(model)
     zoo.noisy(twin)
-    assert torch.equal(zoo.output(model, **given), plain)
-    assert not torch.equal(zoo.output(twin, **given), plain)
+    assert torch.equal(zoo.output(model, **options), plain)
+    assert not torch.equal(zoo.output(twin, **options), plain)
     floater.unplug(model)
     floater.bake(twin, 8)
-    assert torch.equal(zoo.output(model, **given), plain)
+    assert torch.equal(zoo.output(model, **options), plain)
 
 
 @pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="no int8 products")
 @pytest.mark.filterwarnings("ignore")  # this quantization is deprecated
 def test_quantized_projections_keep_the_flow() -> None:
-    model, given = zoo.build("llama"), zoo.inputs("llama")
-    plain = zoo.output(model, **given)
+    model, options = zoo.build("llama"), zoo.inputs("llama")
+    plain = zoo.output(model, **options)
     floater.plug(model)
     zoo.noisy(model)
-    whole = zoo.output(model, **given)
+    whole = zoo.output(model, **options)
     quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
-    assert (zoo.output(quantized, **given) - whole).norm() < 0.1 * (plain - whole).norm()
+    assert (zoo.output(quantized, **options) - whole).norm() < 0.1 * (plain - whole).norm()
 
 
 @pytest.fixture(scope="module")
@@ -123,31 +123,31 @@ def test_a_pretrained_bert_keeps_every_bit(minilm: Path, attention: str, dtype: 
         "The committee, which met on Monday, is still to decide.",
     ]
     for side in ("right", "left"):
-        given = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
+        options = tokenizer(texts, return_tensors="pt", padding=True, padding_side=side)
         with torch.no_grad():
-            before = model(**given).last_hidden_state
+            before = model(**options).last_hidden_state
             floater.plug(model)
-            assert torch.equal(model(**given).last_hidden_state, before)
+            assert torch.equal(model(**options).last_hidden_state, before)
             floater.unplug(model)
 
 
 def test_a_trained_flow_in_a_pretrained_bert_bakes(minilm: Path) -> None:
     model = AutoModel.from_pretrained(minilm)
     tokenizer = AutoTokenizer.from_pretrained(minilm)
-    given = tokenizer(["A man plays the guitar.", "It rains."], return_tensors="pt", padding=True)
+    options = tokenizer(["A man plays the guitar.", "It rains."], return_tensors="pt", padding=True)
     floater.plug(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(3):
-        model(**given).last_hidden_state[:, 0].square().mean().backward()
+        model(**options).last_hidden_state[:, 0].square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
     model.eval()
     with torch.no_grad():
-        unbaked = model(**given).last_hidden_state
+        unbaked = model(**options).last_hidden_state
         assert bool(model.floater("tokens", torch.arange(9)[None])["384"].at(0, "key").any())
         floater.bake(model, 512)
-        baked = model(**given).last_hidden_state
-    tokens = given["attention_mask"].bool()
+        baked = model(**options).last_hidden_state
+    tokens = options["attention_mask"].bool()
     assert float((baked - unbaked)[tokens].abs().max()) < 1e-6
 
 
@@ -156,51 +156,53 @@ def test_a_model_made_in_inference_mode_bakes() -> None:
         model = zoo.build("bert")
         floater.plug(model)
         zoo.noisy(model)
-        given = zoo.inputs("bert")
-        before = zoo.output(model, **given)
+        options = zoo.inputs("bert")
+        before = zoo.output(model, **options)
         floater.bake(model, 16)
-        torch.testing.assert_close(zoo.output(model, **given), before, atol=1e-6, rtol=0)
+        torch.testing.assert_close(zoo.output(model, **options), before, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
 @pytest.mark.parametrize("baked", [True, False])
 def test_elements_that_change_places_are_seen_at_once(name: str, baked: bool) -> None:
     """Of biases, of vectors and of fields, past all that counts writes; sums do not change."""
-    model, given = zoo.build(name), zoo.inputs(name)
+    model, options = zoo.build(name), zoo.inputs(name)
     floater.plug(model)
     zoo.noisy(model)
     if baked:
         floater.bake(model, 16)
-    seen = [zoo.output(model, **given)]
+    seen = [zoo.output(model, **options)]
     flow = [*model.floater.parameters(), *model.floater.buffers()]
     biases = [module.bias for module in model.modules() if getattr(module, "bias", None) is not None]
     for tensors in (flow, biases):
         if tensors:
             for tensor in tensors:
                 tensor.data.copy_(tensor.data.flip(tuple(range(tensor.dim()))))
-            seen.append(zoo.output(model, **given))
+            seen.append(zoo.output(model, **options))
             assert not torch.equal(seen[-1], seen[-2])
             # A copy remembers nothing.
-            torch.testing.assert_close(seen[-1], zoo.output(copy.deepcopy(model), **given), atol=1e-6, rtol=0)
+            torch.testing.assert_close(
+                seen[-1], zoo.output(copy.deepcopy(model), **options), atol=1e-6, rtol=0
+            )
 
 
 @pytest.mark.parametrize("field", ["mlp", "bounded"])
 def test_what_is_baked_in_training_is_the_flow_as_it_is_now(field: str) -> None:
     """Not as it was solved some steps ago."""
-    model, given = zoo.build("bert"), zoo.inputs("bert")
-    before = zoo.output(model, **given)
+    model, options = zoo.build("bert"), zoo.inputs("bert")
+    before = zoo.output(model, **options)
     floater.plug(model, refresh_every=10, field=field)
-    assert torch.equal(zoo.output(model, **given), before)
+    assert torch.equal(zoo.output(model, **options), before)
     zoo.noisy(model)
     model.train()
     for _ in range(4):
-        model(**given).logits.square().sum().backward()
+        model(**options).logits.square().sum().backward()
         with torch.no_grad():
             for parameter in model.floater.parameters():
                 parameter.mul_(0.9)
-    unbaked = zoo.output(copy.deepcopy(model).eval(), **given)
+    unbaked = zoo.output(copy.deepcopy(model).eval(), **options)
     floater.bake(model, 8)
-    torch.testing.assert_close(zoo.output(model.eval(), **given), unbaked, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(model.eval(), **options), unbaked, atol=1e-6, rtol=1e-6)
 
 
 def test_the_bounded_field_is_the_one_that_is_asked_for() -> None:

@@ -76,9 +76,9 @@ def test_nothing_to_plug() -> None:
         floater.plug(opt())
     with pytest.raises(PlugError, match=r"looked for modules of OPT.* that hold key, query, value"):
         floater.plug(opt(), projections={"query": "query", "key": "key", "value": "value"})
-    for given in (["keys"], "query"):
+    for inputs in (["keys"], "query"):
         with pytest.raises(PlugError, match=r"projections is .*; it must be a list of some of query, key"):
-            floater.plug(zoo.build("bert"), projections=given)
+            floater.plug(zoo.build("bert"), projections=inputs)
 
 
 @pytest.mark.parametrize(
@@ -149,9 +149,9 @@ def test_a_table_does_not_plug_what_is_interleaved(grouped: bool) -> None:
 
 @pytest.mark.parametrize("name", ["roberta", "mpnet", "albert", "deberta-v2", "vit", "gpt2"])
 def test_a_table_keeps_what_is_known_of_the_family(name: str) -> None:
-    listed, tabled, given = zoo.build(name), zoo.build(name), zoo.inputs(name)
+    listed, tabled, options = zoo.build(name), zoo.build(name), zoo.inputs(name)
     if name == "gpt2":
-        del given["attention_mask"]
+        del options["attention_mask"]
     names: dict[str, str] = {}
     for fused in FAMILIES[listed.config.model_type].attention:
         names |= dict.fromkeys(fused.parts, fused.module)
@@ -159,7 +159,7 @@ def test_a_table_keeps_what_is_known_of_the_family(name: str) -> None:
     floater.plug(tabled, projections=names)
     for model in (listed, tabled):
         zoo.noisy(model)
-    assert torch.equal(zoo.output(tabled, **given), zoo.output(listed, **given))
+    assert torch.equal(zoo.output(tabled, **options), zoo.output(listed, **options))
 
 
 def test_a_table_of_names_plugs_another_model() -> None:

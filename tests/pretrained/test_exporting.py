@@ -19,7 +19,7 @@ from floater.pretrained import ExportError, PlugError, plain_model
 from floater.transformer import FloaterForCausalLM
 
 from . import zoo
-from .extended import ROTARY, build, extended, given
+from .extended import ROTARY, build, build_inputs, extended
 
 LONG = 100
 """Tokens of a text that is longer than in training."""
@@ -63,7 +63,7 @@ def _errors_alone(folders: list[Path], python: str = sys.executable) -> list[flo
 def _exported(model: Any, folder: Path, name: str, **options: Any) -> Path:
     """Export a model with the outputs that a reader must compute."""
     floater.export(model, folder, **options)
-    inputs = given(name, LONG)
+    inputs = build_inputs(name, LONG)
     torch.save((inputs, zoo.output(model, **inputs)), folder / "expected.pt")
     return folder
 
@@ -125,7 +125,7 @@ def test_a_plain_model_computes_the_same(name: str) -> None:
     plain = plain_model(model)
     assert type(plain) is type(model)
     assert not any("floater" in each for each in plain.state_dict())
-    inputs = given(name, LONG)
+    inputs = build_inputs(name, LONG)
     expected = zoo.output(model, **inputs)
     torch.testing.assert_close(
         zoo.output(plain, **inputs), expected, atol=1e-5 * float(expected.abs().max()), rtol=0
@@ -141,7 +141,7 @@ def test_longer_tables_are_plain(name: str, tmp_path: Path) -> None:
     floater.extend(model, new, *(["flow"] if name == "vit" else []))
     floater.export(model, tmp_path / "plain")
     plain = type(model).from_pretrained(tmp_path / "plain").eval()
-    inputs = given(name, LONG)
+    inputs = build_inputs(name, LONG)
     torch.testing.assert_close(zoo.output(plain, **inputs), zoo.output(model, **inputs), atol=1e-6, rtol=0)
 
 

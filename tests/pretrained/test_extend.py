@@ -44,7 +44,7 @@ from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS, continue_grid, continue_table, fit_flow
 
 from . import zoo
-from .extended import ROTARY, build, given, llava, operators
+from .extended import ROTARY, build, build_inputs, llava, operators
 
 TABLES = {
     "bert": 512, "roberta": 510, "xlm-roberta": 510, "distilbert": 512, "electra": 512, "albert": 512,
@@ -69,9 +69,9 @@ def test_a_table_of_waves_goes_on_as_waves(noise: float) -> None:
     truth = waves(300)
     table = truth[:150] + noise * torch.randn(150, 12, generator=torch.Generator().manual_seed(1))
     table[0], table[-1] = 7.0, -5.0
-    found = continue_table(table, 300, "flow")
-    assert torch.equal(found[:150], table)
-    error = (found[150:] - truth[150:]).square().mean().sqrt()
+    actual = continue_table(table, 300, "flow")
+    assert torch.equal(actual[:150], table)
+    error = (actual[150:] - truth[150:]).square().mean().sqrt()
     assert error < 0.02 + 4 * noise
     for name in ("repeat", "hierarchical"):
         other = continue_table(table, 300, name)
@@ -104,18 +104,18 @@ def test_hierarchical_positions() -> None:
     """alpha u_i + (1 - alpha) u_j at i n + j, by Su's formula, entry by entry."""
     table = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     u = [(row - 0.4 * table[0]) / 0.6 for row in table]
-    found = continue_table(table, 25, "hierarchical", special=(0, 0))
+    actual = continue_table(table, 25, "hierarchical", special=(0, 0))
     for i in range(5):
         for j in range(5):
-            torch.testing.assert_close(found[5 * i + j], 0.4 * u[i] + 0.6 * u[j])
+            torch.testing.assert_close(actual[5 * i + j], 0.4 * u[i] + 0.6 * u[j])
     with pytest.raises(ValueError, match="reaches 25 positions"):
         continue_table(table, 26, "hierarchical", special=(0, 0))
 
 
 def test_interpolation_keeps_both_ends() -> None:
     line = torch.arange(4.0)[:, None]
-    found = continue_table(line, 7, "interpolation", special=(0, 0))
-    torch.testing.assert_close(found[:, 0], torch.arange(7.0) / 2)
+    actual = continue_table(line, 7, "interpolation", special=(0, 0))
+    torch.testing.assert_close(actual[:, 0], torch.arange(7.0) / 2)
 
 
 def test_a_grid_goes_on_to_the_right_and_below() -> None:
@@ -123,9 +123,9 @@ def test_a_grid_goes_on_to_the_right_and_below() -> None:
     down, right = torch.arange(24.0)[:, None], torch.arange(30.0)
     truth = torch.stack([torch.sin(0.5 * down + 0.9 * right + k) for k in range(4)], -1)
     old = truth[:16, :20].reshape(-1, 4)
-    found = continue_grid(old, (16, 20), (24, 30), "flow").view(24, 30, 4)
-    assert torch.equal(found[:16, :20].reshape(-1, 4), old)
-    torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
+    actual = continue_grid(old, (16, 20), (24, 30), "flow").view(24, 30, 4)
+    assert torch.equal(actual[:16, :20].reshape(-1, 4), old)
+    torch.testing.assert_close(actual, truth, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("plugged", [False, True])
@@ -133,7 +133,7 @@ def test_a_grid_goes_on_to_the_right_and_below() -> None:
 def test_tables_of_every_family(tmp_path: Path, name: str, plugged: bool) -> None:
     """Unchanged within the old length, finite beyond; saved and loaded as any model."""
     model, old = zoo.build(name), TABLES[name]
-    short, long = given(name, 12), given(name, old + 8)
+    short, long = build_inputs(name, 12), build_inputs(name, old + 8)
     if plugged:
         floater.plug(model)
         zoo.noisy(model)
@@ -141,12 +141,12 @@ def test_tables_of_every_family(tmp_path: Path, name: str, plugged: bool) -> Non
     extension = floater.extend(model, old + 16)
     assert (extension.old, extension.new, extension.unchanged) == (old, old + 16, True)
     assert torch.equal(zoo.output(model, **short), before)
-    found = zoo.output(model, **long)
-    assert found.isfinite().all()
+    actual = zoo.output(model, **long)
+    assert actual.isfinite().all()
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
     # weights are read to other addresses, where kernels round differently
-    torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(again, **long), actual, atol=1e-5, rtol=1e-5)
     with pytest.raises(ExtendError, match="already, so it must be more"):
         floater.extend(model, old + 16)
 
@@ -229,19 +229,19 @@ def test_positions_that_nothing_here_extends(model: Any, message: str) -> None:
 def test_plugging_after_extending() -> None:
     model = zoo.build("bert")
     floater.extend(model, 600)
-    plain = zoo.output(model, **given("bert", 560))
+    plain = zoo.output(model, **build_inputs("bert", 560))
     floater.plug(model)
-    assert torch.equal(zoo.output(model, **given("bert", 560)), plain)
+    assert torch.equal(zoo.output(model, **build_inputs("bert", 560)), plain)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", TABLES)
 def test_every_method_fills_every_table(name: str, method: str) -> None:
     model, old = zoo.build(name), TABLES[name]
-    before = zoo.output(model, **given(name, 9))
+    before = zoo.output(model, **build_inputs(name, 9))
     extension = floater.extend(model, old + 16, method)
-    assert zoo.output(model, **given(name, old + 16)).isfinite().all()
-    assert torch.equal(zoo.output(model, **given(name, 9)), before) == extension.unchanged
+    assert zoo.output(model, **build_inputs(name, old + 16)).isfinite().all()
+    assert torch.equal(zoo.output(model, **build_inputs(name, 9)), before) == extension.unchanged
 
 
 @pytest.mark.parametrize("name", zoo.IMAGES)
@@ -255,8 +255,8 @@ def test_larger_images(tmp_path: Path, name: str) -> None:
     torch.testing.assert_close(zoo.output(model, pixel_values=images), expected, atol=1e-5, rtol=1e-5)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    found = zoo.output(again, pixel_values=images)
-    torch.testing.assert_close(found, zoo.output(model, pixel_values=images), atol=1e-5, rtol=1e-5)
+    actual = zoo.output(again, pixel_values=images)
+    torch.testing.assert_close(actual, zoo.output(model, pixel_values=images), atol=1e-5, rtol=1e-5)
     for method in METHODS:
         other = zoo.build(name)
         floater.extend(other, 16, method)
@@ -272,17 +272,17 @@ def test_rotary_models_of_every_family(tmp_path: Path, name: str, method: str) -
         with pytest.raises(ExtendError, match=r"Phi3Model does not take .* must be one of"):
             floater.extend(model, 4 * old, method)
         return
-    short, long = given(name, 10), given(name, 3 * old)
+    short, long = build_inputs(name, 10), build_inputs(name, 3 * old)
     before = zoo.output(model, **short)
     shared = model.config
     extension = floater.extend(model, 4 * old, method)
     assert shared.max_position_embeddings == old  # others may share the configuration that it had
     assert torch.equal(zoo.output(model, **short), before) or not extension.unchanged
-    found = zoo.output(model, **long)
-    assert found.isfinite().all()
+    actual = zoo.output(model, **long)
+    assert actual.isfinite().all()
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(again, **long), actual, atol=1e-5, rtol=1e-5)
     with pytest.raises(ExtendError, match="already"):
         floater.extend(model, 2 * old, method)
 
@@ -338,24 +338,26 @@ def test_a_scaling_by_the_configuration_costs_nothing(name: str, method: str) ->
     """A forward pass asks for the same operators in the same order, within the old length and beyond."""
     model = build(name)
     lengths = 10, model.config.max_position_embeddings + 20
-    before = [operators(model, **given(name, length)) for length in lengths]
+    before = [operators(model, **build_inputs(name, length)) for length in lengths]
     if name != "phi3" or method == "ntk":
         floater.extend(model, 2 * model.config.max_position_embeddings, method)
-        assert [operators(model, **given(name, length)) for length in lengths] == before
+        assert [operators(model, **build_inputs(name, length)) for length in lengths] == before
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_a_longer_table_costs_nothing(name: str) -> None:
     """But for the shape of views: a longer buffer is expanded and cut."""
 
-    def found() -> list[tuple[Any, ...]]:
+    def actual() -> list[tuple[Any, ...]]:
         views = ("aten.slice.Tensor", "aten.expand.default")
-        return [(op, None if op in views else what) for op, *what in operators(model, **given(name, 9))]
+        return [
+            (op, None if op in views else what) for op, *what in operators(model, **build_inputs(name, 9))
+        ]
 
     model = zoo.build(name)
-    before = found()
+    before = actual()
     floater.extend(model, TABLES[name] + 16, "repeat")
-    assert found() == before
+    assert actual() == before
 
 
 @pytest.mark.parametrize("method", ["linear", "ntk", "dynamic", "yarn", "longrope", "llama3"])
@@ -399,7 +401,7 @@ def test_the_default_is_one_that_the_model_takes() -> None:
     assert floater.extend(build("llama"), 256).method == "yarn"
     model = build("phi3")
     assert floater.extend(model, 256).method == "ntk"
-    assert zoo.output(model, **given("phi3", 200)).isfinite().all()
+    assert zoo.output(model, **build_inputs("phi3", 200)).isfinite().all()
 
 
 def test_phi3_knows_its_original_length() -> None:
@@ -506,20 +508,20 @@ def test_what_is_no_model() -> None:
 def test_trained_tables_may_learn_on() -> None:
     model = zoo.build("bert")
     floater.extend(model, 520)
-    model(**given("bert", 516)).logits.square().mean().backward()
+    model(**build_inputs("bert", 516)).logits.square().mean().backward()
     gradient = model.bert.embeddings.position_embeddings.weight.grad
     assert bool(gradient[512:516].any())
 
 
-@pytest.mark.parametrize(("known", "whole"), [(128, 256), (256, 512)])
-def test_the_flow_foresees_a_trained_table_better_than_baselines(known: int, whole: int) -> None:
+@pytest.mark.parametrize(("trained", "whole"), [(128, 256), (256, 512)])
+def test_the_flow_foresees_a_trained_table_better_than_baselines(trained: int, whole: int) -> None:
     """The begin of MiniLM's table, continued, against its end, which nothing has seen."""
     with safe_open(checkpoint("minilm") / "model.safetensors", "pt") as file:
         name = next(name for name in file.keys() if "position_embeddings" in name)  # noqa: SIM118
         table = file.get_tensor(name).float()
 
     def error(method: str) -> float:
-        found = continue_table(table[:known], whole, method)[known : whole - 1]
-        return float((found - table[known : whole - 1]).norm())
+        actual = continue_table(table[:trained], whole, method)[trained : whole - 1]
+        return float((actual - table[trained : whole - 1]).norm())
 
     assert error("flow") < 0.9 * min(error("repeat"), error("interpolation"), error("hierarchical"))

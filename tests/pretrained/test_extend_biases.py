@@ -10,7 +10,7 @@ import floater
 from floater.pretrained.extending import biases
 
 from . import zoo
-from .extended import build, extended, given, noisy
+from .extended import build, build_inputs, extended, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -43,8 +43,8 @@ def test_the_flow_of_a_smooth_bias_foresees_its_continuation(
     assert error < 1e-3
     far = torch.arange(128, 256)
     for side in (-far, far) if both else (-far,):
-        found = biases.continued_bias(biases.CachedBias(lambda: flow), kernel, side, 128).detach()
-        torch.testing.assert_close(found, kernel(side), atol=5e-2, rtol=0)
+        actual = biases.continued_bias(biases.CachedBias(lambda: flow), kernel, side, 128).detach()
+        torch.testing.assert_close(actual, kernel(side), atol=5e-2, rtol=0)
 
 
 def test_a_bias_goes_on_from_its_last_value() -> None:
@@ -72,7 +72,7 @@ def test_only_new_distances_train_the_flow() -> None:
 
 @pytest.mark.parametrize("name", ["t5", "bloom", "mpt"])
 def test_biases_change_with_the_weights_of_the_flow(name: str) -> None:
-    model, long = extended(name), given(name, 60)
+    model, long = extended(name), build_inputs(name, 60)
     before = zoo.output(model, **long)
     assert torch.equal(zoo.output(model, **long), before)
     for change in (noisy, flipped):

@@ -99,11 +99,13 @@ def check(model: Any, cache: Cache, ids: Tensor, mask: Tensor) -> None:
     more = zoo.text(1, 3, seed=8).expand(len(ids), -1)
     mask = torch.cat((mask, torch.ones_like(more)), 1)
     count = ids.shape[1]
-    found = zoo.output(model, input_ids=more, past_key_values=cache, **position_arguments(model, mask, count))
+    actual = zoo.output(
+        model, input_ids=more, past_key_values=cache, **position_arguments(model, mask, count)
+    )
     whole = zoo.output(
         model, input_ids=torch.cat((ids, more), 1), use_cache=False, **position_arguments(model, mask)
     )
-    torch.testing.assert_close(found, whole[:, count:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(actual, whole[:, count:], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("operation", "kept"), OPERATIONS)
@@ -186,9 +188,9 @@ def test_caches_of_encoders_and_decoders() -> None:
         cache.reorder_cache(torch.tensor([1, 0]))
         encoded.last_hidden_state = encoded.last_hidden_state.flip(0)
         more = zoo.text(2, 3, seed=8)
-        found = model(encoder_outputs=encoded, decoder_input_ids=more, past_key_values=cache).logits
+        actual = model(encoder_outputs=encoded, decoder_input_ids=more, past_key_values=cache).logits
         whole = model(encoder_outputs=encoded, decoder_input_ids=torch.cat((ids.flip(0), more), 1)).logits
-    torch.testing.assert_close(found, whole[:, OLD:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(actual, whole[:, OLD:], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("operation", "kept"), OPERATIONS)

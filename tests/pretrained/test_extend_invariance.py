@@ -36,9 +36,9 @@ CACHES: dict[str, Callable[[Any], Cache]] = {
 }
 
 
-def close(found: Tensor, expected: Tensor) -> None:
+def close(actual: Tensor, expected: Tensor) -> None:
     # logits of order one after products of other shapes, and rotations by other angles
-    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+    torch.testing.assert_close(actual, expected, atol=1e-3, rtol=1e-4)
 
 
 def padded(text: Tensor, length: int, left: bool) -> tuple[Tensor, Tensor]:
@@ -97,13 +97,13 @@ def test_neighbours_and_padding(name: str, method: str | None, options: dict[str
             if left and name in ("llama4", "modernbert"):  # their windows or temperature count padding
                 continue
             ids, mask = beside(text, other, left)
-            found = zoo.output(model, input_ids=ids, attention_mask=mask)[:1]
-            close(found[:, -count:] if left else found[:, :count], expected)
+            actual = zoo.output(model, input_ids=ids, attention_mask=mask)[:1]
+            close(actual[:, -count:] if left else actual[:, :count], expected)
             if name not in ("bloom", "mpt", "modernbert"):
-                found = zoo.output(
+                actual = zoo.output(
                     model, input_ids=ids, attention_mask=mask, position_ids=unpadded_positions(mask)
                 )[:1]
-                close(found[:, -count:] if left else found[:, :count], expected)
+                close(actual[:, -count:] if left else actual[:, :count], expected)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +118,8 @@ def test_packed_documents(name: str, method: str, options: dict[str, Any]) -> No
     model, lengths = extended(name, method, options), (LONG, 24, 70)
     texts = [zoo.text(1, length, seed=seed) for seed, length in enumerate(lengths)]
     at = torch.cat([torch.arange(length) for length in lengths])[None]
-    found = zoo.output(model, input_ids=torch.cat(texts, 1), position_ids=at, use_cache=False)
-    for part, text in zip(found.split(lengths, 1), texts, strict=True):
+    actual = zoo.output(model, input_ids=torch.cat(texts, 1), position_ids=at, use_cache=False)
+    for part, text in zip(actual.split(lengths, 1), texts, strict=True):
         close(part, alone(model, text))
 
 
@@ -149,22 +149,22 @@ def test_any_rows_in_any_parts(
     case: tuple[str, str], lengths: list[int], named: bool, cuts: list[int], seed: int
 ) -> None:
     """With or without position_ids, which are then counted with padding, as the model does."""
-    model = MADE.setdefault(case, extended(*case, GROUPED if case[1] == "self_extend" else {}))
+    model = CACHE.setdefault(case, extended(*case, GROUPED if case[1] == "self_extend" else {}))
     longest = max(lengths)
     texts = [zoo.text(1, length, seed=seed + i) for i, length in enumerate(lengths)]
     rows = [padded(text, longest, left=True) for text in texts]
     ids, mask = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    cache, found = DynamicCache(config=model.config), []
+    cache, actual = DynamicCache(config=model.config), []
     ends = sorted({end for end in cuts if end < longest} | {longest})
     for begin, end in itertools.pairwise([0, *ends]):
         at = {"position_ids": unpadded_positions(mask)[:, begin:end]} if named else {}
         more = {"attention_mask": mask[:, :end], "past_key_values": cache, **at}
-        found.append(zoo.output(model, input_ids=ids[:, begin:end], **more))
-    for row, text in zip(torch.cat(found, 1), texts, strict=True):
+        actual.append(zoo.output(model, input_ids=ids[:, begin:end], **more))
+    for row, text in zip(torch.cat(actual, 1), texts, strict=True):
         close(row[None, -text.shape[1] :], alone(model, text))
 
 
-MADE: dict[tuple[str, str], Any] = {}
+CACHE: dict[tuple[str, str], Any] = {}
 
 
 @pytest.mark.parametrize(("method", "options"), METHODS[1:])
@@ -185,8 +185,8 @@ def test_documents_that_a_mask_tells_apart(method: str, options: dict[str, Any])
     document = torch.repeat_interleave(torch.arange(2), torch.tensor(lengths))
     mask = (document[:, None] == document)[None, None]
     at = torch.cat([torch.arange(length) for length in lengths])[None]
-    found = zoo.output(model, input_ids=torch.cat(texts, 1), attention_mask=mask, position_ids=at)
-    for part, text in zip(found.split(lengths, 1), texts, strict=True):
+    actual = zoo.output(model, input_ids=torch.cat(texts, 1), attention_mask=mask, position_ids=at)
+    for part, text in zip(actual.split(lengths, 1), texts, strict=True):
         close(part, alone(model, text))
 
 
@@ -202,10 +202,10 @@ def test_grouped_distances_do_not_change_the_first_tokens_of_a_long_text() -> No
     model, ids = build("llama"), zoo.text(1, LONG)
     expected = zoo.output(model, input_ids=ids)
     floater.extend(model, 128, "self_extend")
-    found = zoo.output(model, input_ids=ids)
+    actual = zoo.output(model, input_ids=ids)
     old = 64
-    close(found[:, :old], expected[:, :old])
-    assert (found[:, old:] - expected[:, old:]).abs().max() > 1e-2
+    close(actual[:, :old], expected[:, :old])
+    assert (actual[:, old:] - expected[:, old:]).abs().max() > 1e-2
 
 
 def test_t5_beside_others_and_with_cached_keys() -> None:
@@ -216,8 +216,8 @@ def test_t5_beside_others_and_with_cached_keys() -> None:
     expected = zoo.output(model, input_ids=text, decoder_input_ids=target)
     ids, mask = beside(text, other, left=False)
     targets = beside(target, zoo.text(1, 90, seed=3), left=False)[0]
-    found = zoo.output(model, input_ids=ids, attention_mask=mask, decoder_input_ids=targets)
-    close(found[:1, :70], expected)
+    actual = zoo.output(model, input_ids=ids, attention_mask=mask, decoder_input_ids=targets)
+    close(actual[:1, :70], expected)
     cache, parts = None, []
     for begin, end in ((0, 20), (20, 21), (21, 60), (60, 90)):
         with torch.no_grad():

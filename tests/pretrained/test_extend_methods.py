@@ -22,44 +22,44 @@ from floater.pretrained.extending import attention, clex
 from floater.pretrained.extending.watch import PassPositions
 
 from . import zoo
-from .extended import BIASES, ROTARY, build, extended, given, llava, noisy
+from .extended import BIASES, ROTARY, build, build_inputs, extended, llava, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
 
-OWN = ("clex", "self_extend", "log_n")
+OURS = ("clex", "self_extend", "log_n")
 
 
-CASES = [(name, method) for name in ROTARY for method in OWN] + [(name, None) for name in BIASES]
+CASES = [(name, method) for name in ROTARY for method in OURS] + [(name, None) for name in BIASES]
 
 
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_every_family(tmp_path: Path, name: str, method: str | None) -> None:
     """Unchanged within the old length, bit for bit; other beyond, and finite; saved and loaded."""
     model = build(name)
-    short, long = given(name, 32), given(name, 100)
+    short, long = build_inputs(name, 32), build_inputs(name, 100)
     before = zoo.output(model, **short)
     far = None if name == "mpt" else zoo.output(model, **long)
     model = extended(name, method, **({"declared": False} if method == "clex" else {}))
     assert torch.equal(zoo.output(model, **short), before)
-    found = zoo.output(model, **long)
-    assert found.isfinite().all()
+    actual = zoo.output(model, **long)
+    assert actual.isfinite().all()
     if far is not None and name not in ("mistral", "gemma2", "llama4"):  # whose windows hide what is far
-        assert (found - far).abs().max() > 1e-3
+        assert (actual - far).abs().max() > 1e-3
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(again, **long), actual, atol=1e-5, rtol=1e-5)
     with pytest.raises(ExtendError, match="already"):
         floater.extend(again, 256)
-    torch.testing.assert_close(zoo.output(copy.deepcopy(model), **long), found, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(copy.deepcopy(model), **long), actual, atol=1e-6, rtol=1e-6)
 
 
-PICKLED = [*(("llama", method) for method in OWN), ("t5", None), ("mpt", None)]
+PICKLED = [*(("llama", method) for method in OURS), ("t5", None), ("mpt", None)]
 
 
 @pytest.mark.parametrize(("name", "method"), PICKLED)
 def test_extended_models_can_be_pickled(name: str, method: str | None) -> None:
-    model, long = extended(name, method), given(name, 100)
+    model, long = extended(name, method), build_inputs(name, 100)
     again = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(zoo.output(again, **long), zoo.output(model, **long), atol=1e-6, rtol=1e-6)
 
@@ -75,7 +75,7 @@ def test_extended_models_can_be_pickled(name: str, method: str | None) -> None:
 def test_plugged_and_extended_in_either_order(
     tmp_path: Path, name: str, method: str | None, first: str
 ) -> None:
-    model, long = build(name), given(name, 100)
+    model, long = build(name), build_inputs(name, 100)
     options = {"trained": 32} if name == "t5" else {}
     if first == "plug":
         floater.plug(model)
@@ -84,10 +84,10 @@ def test_plugged_and_extended_in_either_order(
         floater.plug(model)
     zoo.noisy(model)
     noisy(model)
-    found = zoo.output(model, **long)
+    actual = zoo.output(model, **long)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    torch.testing.assert_close(zoo.output(again, **long), found, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(again, **long), actual, atol=1e-5, rtol=1e-5)
     floater.unplug(model)
     model.save_pretrained(tmp_path / "apart")  # the extension stays, and its guard
     again = type(model).from_pretrained(tmp_path / "apart", attn_implementation="eager").eval()
@@ -102,7 +102,7 @@ def test_transformers_alone_refuses_the_folder(tmp_path: Path) -> None:
         alone(LlamaForCausalLM, tmp_path)
 
 
-@pytest.mark.parametrize(("name", "method"), [*(("llama", method) for method in OWN), ("t5", None)])
+@pytest.mark.parametrize(("name", "method"), [*(("llama", method) for method in OURS), ("t5", None)])
 def test_another_configuration_does_not_take_the_extension_away(
     tmp_path: Path, name: str, method: str | None
 ) -> None:
@@ -112,21 +112,21 @@ def test_another_configuration_does_not_take_the_extension_away(
         type(model).from_pretrained(tmp_path, config=build(name).config)
     config = AutoConfig.from_pretrained(tmp_path, attn_implementation="eager")
     again = type(model).from_pretrained(tmp_path, config=config).eval()
-    long = given(name, 100)
+    long = build_inputs(name, 100)
     torch.testing.assert_close(zoo.output(again, **long), zoo.output(model, **long), atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_made_by_its_class_is_not_taken_for_an_extended_one() -> None:
     model = extended("llama", "self_extend")
-    made = LlamaForCausalLM(model.config)
+    rebuilt = LlamaForCausalLM(model.config)
     with pytest.raises(PlugError, match="not extended by 'self_extend', as its configuration says"):
-        made.load_state_dict(model.state_dict())
+        rebuilt.load_state_dict(model.state_dict())
     with pytest.raises(PlugError, match="made without the flow that its configuration has"):
-        made(**given("llama", 8))
+        rebuilt(**build_inputs("llama", 8))
     plain = build("llama")
     plain.set_attn_implementation("floater_sdpa")
     with pytest.raises(ExtendError, match=r"LlamaAttention is not extended, .*set_attn_implementation"):
-        plain(**given("llama", 8))
+        plain(**build_inputs("llama", 8))
     model.model.load_state_dict(model.model.state_dict())  # of a part, whose whole is extended
 
 
@@ -219,7 +219,7 @@ def test_clex_reads_weights_that_were_written_past_all_counters() -> None:
 @pytest.mark.usefixtures("few_steps_for_biases")
 @pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", None)])
 def test_initialising_the_rest_of_a_model_keeps_its_extension(name: str, method: str | None) -> None:
-    model, long = extended(name, method), given(name, 100)
+    model, long = extended(name, method), build_inputs(name, 100)
     before = zoo.output(model, **long)
     model.init_weights()
     assert torch.equal(zoo.output(model, **long), before)
@@ -232,7 +232,7 @@ def test_a_quantized_model_keeps_its_frequencies() -> None:
     quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
     flows = (each.floater_extension.scale_0 for each in (quantized, model))
     assert torch.equal(*(flow.at(2.0)[0] for flow in flows))
-    zoo.output(quantized, **given("llama", 100))
+    zoo.output(quantized, **build_inputs("llama", 100))
 
 
 def test_clex_learns_its_frequencies_beyond_a_training_length() -> None:
@@ -318,7 +318,7 @@ def test_generation_across_the_old_length(
         torch.testing.assert_close(within, uncached(one, prompt[:, :40], 9), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("method", OWN)
+@pytest.mark.parametrize("method", OURS)
 def test_a_call_without_tokens_is_refused_by_the_model_itself(method: str) -> None:
     """Not by a StopIteration, which would end an iteration over inputs silently."""
     with pytest.raises(ValueError, match="exactly one of input_ids or inputs_embeds"):
@@ -339,10 +339,10 @@ def test_a_cache_from_before_and_another_attention_are_refused() -> None:
 # Grouped distances and temperature
 
 
-def rotated(x: Tensor, place: int, frequencies: Tensor) -> Tensor:
+def rotated(x: Tensor, at: int, frequencies: Tensor) -> Tensor:
     """A vector as Llama rotates it."""
     a, b = x.chunk(2)
-    angle = place * frequencies
+    angle = at * frequencies
     return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()))
 
 
@@ -383,14 +383,14 @@ def test_grouped_distances_are_those_of_the_formula(
     )
     mask = expected[None, None, cached:].isfinite() if cached else None
     positions = PassPositions(at[:, cached:], at, 1.0)
-    found, weights = attention.attend(
+    actual, weights = attention.attend(
         module, query[:, :, cached:], key, v[None, None], mask, scaling=0.5, floater_pass=positions
     )
     shares = expected.softmax(-1)[cached:]
     assert (weights is None) == (function == "sdpa")
     if weights is not None:
         torch.testing.assert_close(weights[0, 0], shares, atol=1e-6, rtol=1e-5)
-    torch.testing.assert_close(found[0, :, 0], shares @ v, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(actual[0, :, 0], shares @ v, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "modernbert"])
@@ -404,9 +404,9 @@ def test_the_kernel_does_not_matter(name: str) -> None:
     for one in (model, other):
         floater.extend(one, 256, "self_extend", temperature=True)
     for more in ({}, {"attention_mask": mask}):
-        found, expected = (one(input_ids=zoo.text(2, 100), **more).logits[:, :90] for one in (model, other))
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-        for logits in (found, expected):
+        actual, expected = (one(input_ids=zoo.text(2, 100), **more).logits[:, :90] for one in (model, other))
+        torch.testing.assert_close(actual, expected, atol=1e-4, rtol=1e-4)
+        for logits in (actual, expected):
             logits.square().mean().backward()
     for one, two in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(one.grad, two.grad, atol=1e-4, rtol=1e-4)
@@ -426,11 +426,11 @@ def test_log_n_multiplies_logits() -> None:
     model, ids = build("llama"), zoo.text(1, 100)
     plain = model(ids, output_attentions=True).attentions[0]
     floater.extend(model, 256, "log_n")
-    found = model(ids, output_attentions=True).attentions[0]
+    actual = model(ids, output_attentions=True).attentions[0]
     factor = (torch.arange(1, 101).log() / math.log(64)).clamp(min=1)[:, None]
     expected = (plain.log() * factor).softmax(-1)  # a softmax does not see what is added to a row
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-    assert not torch.allclose(found[..., -1, :], plain[..., -1, :], atol=1e-5)
+    torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(actual[..., -1, :], plain[..., -1, :], atol=1e-5)
 
 
 def test_functions_are_known_to_transformers() -> None:
@@ -444,7 +444,7 @@ def test_what_rotates_too_little(method: str) -> None:
 
 
 def test_checkpoints_of_gradients_read_the_same_positions() -> None:
-    for method in OWN:
+    for method in OURS:
         gradients = []
         for checkpointed in (False, True):
             model = extended("llama", method)

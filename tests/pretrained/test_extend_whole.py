@@ -147,7 +147,7 @@ def _falcon(*, alibi: bool) -> Any:
     return hf.FalconForCausalLM(hf.FalconConfig(**size, alibi=alibi, max_position_embeddings=32))
 
 
-def _made(make: Callable[[], Any]) -> Any:
+def _cached(make: Callable[[], Any]) -> Any:
     torch.manual_seed(0)
     model = make().eval()
     for parameter in model.parameters():
@@ -181,7 +181,7 @@ def state(model: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_reported_runs_and_loads_again(tmp_path: Path, name: str) -> None:
-    model = _made(MODELS[name])
+    model = _cached(MODELS[name])
     short = _read(model, 24)
     report = floater.extend(model, 64)
     assert torch.equal(_read(model, 24), short) == report.unchanged
@@ -194,7 +194,7 @@ def test_what_is_reported_runs_and_loads_again(tmp_path: Path, name: str) -> Non
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_not_is_refused_and_unchanged(name: str) -> None:
     make, message = REFUSED[name]
-    model = _made(make)
+    model = _cached(make)
     before = state(model)
     with pytest.raises(ExtendError, match=message):
         floater.extend(model, 64)
@@ -203,7 +203,7 @@ def test_what_would_not_is_refused_and_unchanged(name: str) -> None:
 
 def test_a_flow_over_frequencies_that_are_not_read_is_refused() -> None:
     """PhiMoE computes its frequencies from the configuration in each pass; scalings of that act."""
-    model = _made(
+    model = _cached(
         lambda: hf.PhimoeForCausalLM(
             hf.PhimoeConfig(**_SMALL, num_key_value_heads=2, num_local_experts=2, max_position_embeddings=32)
         )
@@ -231,8 +231,8 @@ def test_an_error_at_the_last_moment_changes_nothing(
         floater.plug(model, start="small")
     before, inputs = state(model), zoo.inputs(name) if name in ("bert", "vit") else None
     ids = zoo.text(1, 12)
-    given = inputs or ({"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids})
-    output = model.eval()(**given)[0]
+    options = inputs or ({"input_ids": ids, "decoder_input_ids": ids} if name == "t5" else {"input_ids": ids})
+    output = model.eval()(**options)[0]
 
     def fail(*_: Any) -> None:
         raise KeyError("late")
@@ -241,7 +241,7 @@ def test_an_error_at_the_last_moment_changes_nothing(
     with pytest.raises(ExtendError, match="cannot be extended: KeyError: 'late'"):
         floater.extend(model, 1024 if name != "vit" else 16, method)
     assert state(model) == before
-    assert torch.equal(model(**given)[0], output)
+    assert torch.equal(model(**options)[0], output)
     monkeypatch.undo()
     if plugs:
         floater.unplug(model)  # its hooks are still the ones to remove

@@ -41,8 +41,8 @@ def extended(method: str, **options: Any) -> Any:
 
 def states(run: Any, ids: Tensor) -> Tensor:
     with torch.no_grad():
-        found: Tensor = run(ids).last_hidden_state
-    return found
+        actual: Tensor = run(ids).last_hidden_state
+    return actual
 
 
 @pytest.mark.parametrize("name", sorted(set(zoo.NAMES) - {"bert2bert"}))
@@ -51,8 +51,8 @@ def test_forward_of_every_plugged_family(name: str) -> None:
     floater.plug(model)
     zoo.noisy(model)
     with torch.no_grad():
-        found = zoo.logits(model.forward(**inputs))
-    assert torch.equal(found, zoo.output(model, **inputs))
+        actual = zoo.logits(model.forward(**inputs))
+    assert torch.equal(actual, zoo.output(model, **inputs))
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_an_exported_model() -> None:
 
 
 def test_a_model_without_the_flow_of_its_configuration_does_not_run() -> None:
-    made = LlamaModel(extended("clex").config)
-    for run in (made, made.forward):
+    rebuilt = LlamaModel(extended("clex").config)
+    for run in (rebuilt, rebuilt.forward):
         with pytest.raises(PlugError, match="made without the flow"):
             run(zoo.text())
 

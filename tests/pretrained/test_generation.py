@@ -16,12 +16,12 @@ _STEPS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 
 def prompt(name: str) -> dict[str, torch.Tensor]:
     """Rows of unequal lengths; padded on the left where they are to be continued."""
-    given = zoo.inputs(name)
-    given.pop("decoder_input_ids", None)
+    arguments = zoo.inputs(name)
+    arguments.pop("decoder_input_ids", None)
     if name in zoo.DECODERS:
         mask = torch.tensor([[1] * 7, [0] * 3 + [1] * 4, [0] * 5 + [1] * 2])
-        given = {"input_ids": zoo.text().masked_fill(mask == 0, zoo.PADDING), "attention_mask": mask}
-    return given
+        arguments = {"input_ids": zoo.text().masked_fill(mask == 0, zoo.PADDING), "attention_mask": mask}
+    return arguments
 
 
 @pytest.mark.parametrize("name", zoo.DECODERS + zoo.SEQ2SEQ)
@@ -29,17 +29,17 @@ def test_cache_changes_nothing(name: str) -> None:
     model: Any = zoo.build(name)
     floater.plug(model)
     zoo.noisy(model)
-    given = prompt(name)
+    options = prompt(name)
     for baked in (False, True):
         if baked:
             floater.bake(model, 16)
-        expected = model.generate(**given, **_STEPS, use_cache=False)
-        assert torch.equal(model.generate(**given, **_STEPS), expected)
-        static = model.generate(**given, **_STEPS, cache_implementation="static", disable_compile=True)
+        expected = model.generate(**options, **_STEPS, use_cache=False)
+        assert torch.equal(model.generate(**options, **_STEPS), expected)
+        static = model.generate(**options, **_STEPS, cache_implementation="static", disable_compile=True)
         assert torch.equal(static, expected)
     beams = {**_STEPS, "num_beams": 2}
-    expected = model.generate(**given, **beams, use_cache=False)
-    assert torch.equal(model.generate(**given, **beams), expected)
+    expected = model.generate(**options, **beams, use_cache=False)
+    assert torch.equal(model.generate(**options, **beams), expected)
 
 
 @pytest.mark.parametrize("name", zoo.DECODERS)
@@ -48,13 +48,13 @@ def test_logits_step_by_step(name: str) -> None:
     model: Any = zoo.build(name)
     floater.plug(model)
     zoo.noisy(model)
-    given = prompt(name)
-    ids, mask = given["input_ids"], given["attention_mask"]
+    inputs = prompt(name)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
         # the model's own position ids too, where it has them: index among the unpadded, as generate does
-        own = {} if name == "bert-decoder" else {"position_ids": positions}
-        whole = model(input_ids=ids, attention_mask=mask, **own).logits
+        extra = {} if name == "bert-decoder" else {"position_ids": positions}
+        whole = model(input_ids=ids, attention_mask=mask, **extra).logits
         cache, steps = None, []
         for begin, end in ((0, 3), (3, 4), (4, 7)):
             out = model(
@@ -62,7 +62,7 @@ def test_logits_step_by_step(name: str) -> None:
                 attention_mask=mask[:, :end],
                 past_key_values=cache,
                 use_cache=True,
-                **{key: value[:, begin:end] for key, value in own.items()},
+                **{key: value[:, begin:end] for key, value in extra.items()},
             )
             cache = out.past_key_values
             steps.append(out.logits)

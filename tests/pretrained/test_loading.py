@@ -82,12 +82,12 @@ def fast(few_steps_for_biases: None) -> None:
 
 
 def assert_same(name: str, again: Any, model: Any, how: str = "plug") -> None:
-    given = inputs(name, how)
-    assert torch.equal(zoo.output(again.eval(), **given), zoo.output(model.eval(), **given))
+    options = inputs(name, how)
+    assert torch.equal(zoo.output(again.eval(), **options), zoo.output(model.eval(), **options))
 
 
 def inputs(name: str, how: str) -> dict[str, Tensor]:
-    return zoo.inputs(name) if how == "plug" else extended.given(name, 100)
+    return zoo.inputs(name) if how == "plug" else extended.build_inputs(name, 100)
 
 
 def test_every_family_is_in_the_zoo() -> None:
@@ -135,12 +135,12 @@ def test_adapters_merge_and_come_back(tmp_path: Path, name: str, how: str) -> No
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.2)
     lora.eval()
-    given = inputs(name, how)
-    expected = zoo.output(lora, **given)
+    options = inputs(name, how)
+    expected = zoo.output(lora, **options)
     lora.save_pretrained(tmp_path / "adapter")
     base = auto(model).from_pretrained(tmp_path / "base", attn_implementation="eager")
     again = PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
-    torch.testing.assert_close(zoo.output(again, **given), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(again, **options), expected, atol=1e-6, rtol=1e-6)
     merged: Any = lora.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")
     loaded = auto(merged).from_pretrained(tmp_path / "merged", attn_implementation="eager")
@@ -233,14 +233,14 @@ def test_an_adapter_does_not_run_without_what_its_base_had(tmp_path: Path, chang
 class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Inputs of a model, row by row."""
 
-    def __init__(self, given: dict[str, Tensor]) -> None:
-        self.given = given
+    def __init__(self, inputs: dict[str, Tensor]) -> None:
+        self.inputs = inputs
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, i: int) -> dict[str, Tensor]:
-        return {name: tensor[i % len(tensor)] for name, tensor in self.given.items()}
+        return {name: tensor[i % len(tensor)] for name, tensor in self.inputs.items()}
 
 
 class Squares(Trainer):
@@ -250,26 +250,26 @@ class Squares(Trainer):
         return zoo.logits(model(**inputs)).square().mean()
 
 
-def train(model: Any, given: dict[str, Tensor], folder: Path, checkpoint: str | None = None) -> None:
+def train(model: Any, inputs: dict[str, Tensor], folder: Path, checkpoint: str | None = None) -> None:
     arguments = TrainingArguments(
         str(folder), max_steps=2, save_steps=1, per_device_train_batch_size=2, learning_rate=1e-2,
         report_to=[], use_cpu=True, disable_tqdm=True, remove_unused_columns=False, seed=1,
     )  # fmt: skip
-    Squares(model, arguments, train_dataset=Rows(given)).train(checkpoint)
+    Squares(model, arguments, train_dataset=Rows(inputs)).train(checkpoint)
 
 
 @pytest.mark.parametrize(("name", "how"), CHANGED)
 def test_a_trainer_resumes_with_the_flow_or_not_at_all(tmp_path: Path, name: str, how: str) -> None:
-    model, given = changed(name, how), inputs(name, how)
-    train(model, given, tmp_path)
+    model, arguments = changed(name, how), inputs(name, how)
+    train(model, arguments, tmp_path)
     checkpoint = str(tmp_path / "checkpoint-1")
     again = changed(name, how)
-    train(again, given, tmp_path / "again", checkpoint)
+    train(again, arguments, tmp_path / "again", checkpoint)
     expected = model.state_dict()
     assert all(torch.equal(tensor, expected[key]) for key, tensor in again.state_dict().items())
     assert_same(name, again, model, how)
     with pytest.raises((PlugError, RuntimeError), match=r"is not plugged|is not extended|size mismatch"):
-        train(build(name), given, tmp_path / "plain", checkpoint)
+        train(build(name), arguments, tmp_path / "plain", checkpoint)
 
 
 @pytest.mark.parametrize("shards", [False, True])
@@ -292,15 +292,15 @@ def test_a_checkpoint_by_other_names_is_read(tmp_path: Path, shards: bool) -> No
 @pytest.mark.parametrize("change", ["delta", "log_n", "self_extend", "ntk"])
 def test_a_trainer_does_not_resume_a_model_of_another_kind(tmp_path: Path, change: str) -> None:
     """Though weights have the same names and shapes."""
-    model, other, given = build("llama"), build("llama"), inputs("llama", "extend")
+    model, other, arguments = build("llama"), build("llama"), inputs("llama", "extend")
     if change == "delta":
         floater.plug(model, delta=0.2)
         floater.plug(other, delta=0.3)
     else:
         floater.extend(model, 128, change)
-    train(model, given, tmp_path)
+    train(model, arguments, tmp_path)
     with pytest.raises(PlugError, match=r"delta is 0.2 there and 0.3 here|is not extended as the model in"):
-        train(other, given, tmp_path / "other", str(tmp_path / "checkpoint-1"))
+        train(other, arguments, tmp_path / "other", str(tmp_path / "checkpoint-1"))
 
 
 TASKS = {
@@ -347,14 +347,14 @@ def test_pipelines_have_the_model(tmp_path: Path, processors: dict[str, Any], na
         device="cpu",
         **processors,
     )
-    given = inputs(name, how)
+    options = inputs(name, how)
     if type(runs.model) is type(model):
-        expected = zoo.output(model.eval(), **given)
+        expected = zoo.output(model.eval(), **options)
     else:
         with torch.no_grad():
-            states = model.eval()(**given, output_hidden_states=True)
+            states = model.eval()(**options, output_hidden_states=True)
         expected = (states.get("hidden_states") or states["decoder_hidden_states"])[-1]
-    assert torch.equal(zoo.output(runs.model.eval(), **given), expected)
+    assert torch.equal(zoo.output(runs.model.eval(), **options), expected)
 
 
 def test_a_pipeline_runs_the_plugged_model(tmp_path: Path, processors: dict[str, Any]) -> None:
@@ -364,25 +364,25 @@ def test_a_pipeline_runs_the_plugged_model(tmp_path: Path, processors: dict[str,
     runs: Any = pipeline(
         "text-classification", model=str(tmp_path), model_kwargs={"attn_implementation": "eager"}
     )
-    found = runs("3 4 5 9 2 6", top_k=None)
+    actual = runs("3 4 5 9 2 6", top_k=None)
     ids = torch.tensor([[3, 4, 5, 9, 2, 6]])
     expected = zoo.output(model, input_ids=ids).softmax(-1)[0]
-    scores = {row["label"]: row["score"] for row in found}
+    scores = {row["label"]: row["score"] for row in actual}
     assert [scores["LABEL_0"], scores["LABEL_1"]] == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_other_heads_other_types_and_shards(tmp_path: Path) -> None:
     model = trained("bert")
     model.save_pretrained(tmp_path / "shards", max_shard_size="5KB")
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     with torch.no_grad():
-        expected = model.bert(**given)[0]
+        expected = model.bert(**options)[0]
         body = AutoModel.from_pretrained(tmp_path / "shards", attn_implementation="eager").eval()
-        assert torch.equal(body(**given)[0], expected)
+        assert torch.equal(body(**options)[0], expected)
         masked, info = transformers.AutoModelForMaskedLM.from_pretrained(
             tmp_path / "shards", attn_implementation="eager", output_loading_info=True
         )
-        assert torch.equal(masked.eval().bert(**given)[0], expected)
+        assert torch.equal(masked.eval().bert(**options)[0], expected)
         assert not any("floater" in key for keys in info.values() for key in keys)
         config = AutoConfig.from_pretrained(tmp_path / "shards", attn_implementation="eager")
         assert_same("bert", type(model).from_pretrained(tmp_path / "shards", config=config), model)
@@ -427,16 +427,16 @@ def test_a_model_made_without_memory_takes_its_weights_later() -> None:
 
 def test_a_model_made_by_its_class_does_not_run_without_the_flow() -> None:
     model = trained("bert")
-    made = type(model)(model.config)
-    for part in (made, made.bert):
+    rebuilt = type(model)(model.config)
+    for part in (rebuilt, rebuilt.bert):
         with pytest.raises(
             PlugError, match=r"made without the flow that its configuration has: .* from_config"
         ):
             part(**zoo.inputs("bert"))
-    floater.plug(made, delta=0.2)
-    made.load_state_dict(model.state_dict())
-    made.set_attn_implementation("eager")
-    assert_same("bert", made, model)
+    floater.plug(rebuilt, delta=0.2)
+    rebuilt.load_state_dict(model.state_dict())
+    rebuilt.set_attn_implementation("eager")
+    assert_same("bert", rebuilt, model)
 
 
 def test_weights_of_a_plugged_model_are_not_read_into_a_plain_one() -> None:
@@ -470,8 +470,10 @@ def test_a_plugged_part_of_a_larger_model_comes_back(tmp_path: Path) -> None:
         json.loads((tmp_path / "whole" / "config.json").read_text())["fusion_config"]
     )
     again: Any = kind.from_pretrained(tmp_path / "whole").eval()
-    given = zoo.inputs("bert2bert")
-    torch.testing.assert_close(zoo.output(again, **given), zoo.output(model, **given), atol=1e-6, rtol=1e-6)
+    options = zoo.inputs("bert2bert")
+    torch.testing.assert_close(
+        zoo.output(again, **options), zoo.output(model, **options), atol=1e-6, rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("name", "path"), [("bert", "bert"), ("bert2bert", "encoder")])

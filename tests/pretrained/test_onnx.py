@@ -105,9 +105,9 @@ MODELS: Mapping[str, Callable[[Path], Any]] = {
 
 
 def difference(run: Any, inputs: Mapping[str, Tensor], expected: Tensor, mask: Tensor) -> float:
-    found = torch.from_numpy(run.run(None, {name: value.numpy() for name, value in inputs.items()})[0])
+    actual = torch.from_numpy(run.run(None, {name: value.numpy() for name, value in inputs.items()})[0])
     kept = mask.bool() if expected.ndim == 3 else slice(None)
-    return float((found[kept] - expected[kept]).abs().max())
+    return float((actual[kept] - expected[kept]).abs().max())
 
 
 def session(program: Any, folder: Path) -> Any:
@@ -177,8 +177,8 @@ def test_a_step_with_cached_keys(name: str, tmp_path: Path) -> None:
     begin, past, parts = 0, past.new_zeros(*past.shape[:2], 3, past.shape[3], 0, past.shape[5]), []
     for end in (*range(10, 60, 10), *range(60, 71)):
         inputs = {"input_ids": ids[:, begin:end], "attention_mask": mask[:, :end], "past": past}
-        found = run.run(None, {name: value.numpy() for name, value in inputs.items()})
-        logits, past = map(torch.from_numpy, found)
+        actual = run.run(None, {name: value.numpy() for name, value in inputs.items()})
+        logits, past = map(torch.from_numpy, actual)
         begin = end
         parts.append(logits)
     kept = mask.bool()

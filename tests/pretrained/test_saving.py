@@ -34,8 +34,8 @@ def test_whole_models_come_back(tmp_path: Path, name: str, baked: bool) -> None:
     model.save_pretrained(tmp_path)
     again: Any = floater.load(tmp_path, attn_implementation="eager").eval()
     assert type(again) is type(model)
-    given = zoo.inputs(name)
-    assert torch.equal(zoo.output(again, **given), zoo.output(model, **given))
+    options = zoo.inputs(name)
+    assert torch.equal(zoo.output(again, **options), zoo.output(model, **options))
     assert again.config.floater == model.config.floater
     floater.unplug(again)
     floater.unplug(model)
@@ -55,9 +55,9 @@ def test_a_flow_moves_to_a_model_with_another_head(tmp_path: Path, baked: bool) 
     other.set_attn_implementation("eager")
     other.bert.load_state_dict(model.bert.state_dict(), strict=False)
     floater.load(tmp_path, other)
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     with torch.no_grad():
-        assert torch.equal(other.bert(**given)[0], model.bert(**given)[0])
+        assert torch.equal(other.bert(**options)[0], model.bert(**options)[0])
     floater.load(tmp_path, other)  # into a model that is plugged the same way
 
 
@@ -70,9 +70,9 @@ def test_a_whole_model_beside_its_flow_comes_back_whole(tmp_path: Path) -> None:
         model.classifier.weight.add_(1.0)  # fine-tuned
     model.save_pretrained(tmp_path / "both")
     floater.save(model, tmp_path / "both")
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     again = floater.load(tmp_path / "both").eval()
-    assert torch.equal(zoo.output(again, **given), zoo.output(model, **given))
+    assert torch.equal(zoo.output(again, **options), zoo.output(model, **options))
 
 
 def test_a_model_that_shares_its_configuration_is_not_plugged(tmp_path: Path) -> None:
@@ -96,11 +96,11 @@ def test_a_refused_flow_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     ).eval()
     floater.plug(deeper)
     zoo.noisy(deeper)
-    given = zoo.inputs("bert")
-    before = zoo.output(deeper, **given)
+    options = zoo.inputs("bert")
+    before = zoo.output(deeper, **options)
     with pytest.raises(PlugError, match="another depth or width"):
         floater.load(tmp_path, deeper)
-    assert torch.equal(zoo.output(deeper, **given), before)
+    assert torch.equal(zoo.output(deeper, **options), before)
     assert deeper.floater.length is None
 
 
@@ -110,9 +110,9 @@ def test_a_flow_finds_the_model_it_was_trained_in(tmp_path: Path) -> None:
     floater.plug(model)
     zoo.noisy(model)
     floater.save(model, tmp_path / "flow")
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     again: Any = floater.load(tmp_path / "flow").eval()
-    assert torch.equal(zoo.output(again, **given), zoo.output(model, **given))
+    assert torch.equal(zoo.output(again, **options), zoo.output(model, **options))
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("saved", "own"),
+    ("saved", "options"),
     [
         ({}, {"delta": 0.3}),
         ({}, {"activation": "relu"}),
@@ -152,21 +152,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_flow_does_not_fit_one_plugged_otherwise(
-    tmp_path: Path, saved: dict[str, Any], own: dict[str, Any]
+    tmp_path: Path, saved: dict[str, Any], options: dict[str, Any]
 ) -> None:
     """Though all tensors have the same shapes."""
     floater.save(trained("bert", **saved), tmp_path)
-    with pytest.raises(PlugError, match=f"plugged otherwise than this model: {next(iter(own))} is"):
-        floater.load(tmp_path, trained("bert", **own))
+    with pytest.raises(PlugError, match=f"plugged otherwise than this model: {next(iter(options))} is"):
+        floater.load(tmp_path, trained("bert", **options))
 
 
 def test_a_flow_goes_on_with_another_schedule(tmp_path: Path) -> None:
     model = trained("bert", projections=["query", "key"])
     floater.save(model, tmp_path)
-    own = trained("bert", projections=["key", "query"], start="small", refresh_every=2, max_length=64)
-    floater.load(tmp_path, own)
-    given = zoo.inputs("bert")
-    assert torch.equal(zoo.output(own.eval(), **given), zoo.output(model.eval(), **given))
+    extra = trained("bert", projections=["key", "query"], start="small", refresh_every=2, max_length=64)
+    floater.load(tmp_path, extra)
+    options = zoo.inputs("bert")
+    assert torch.equal(zoo.output(extra.eval(), **options), zoo.output(model.eval(), **options))
 
 
 @pytest.mark.parametrize("name", ["floater.json", "floater.safetensors"])

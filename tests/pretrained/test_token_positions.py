@@ -87,7 +87,7 @@ FAIRSEQ = ("roberta", "xlm-roberta", "mpnet")
 """They number tokens from padding_idx + 1 on and padding as padding_idx, by the ids alone."""
 
 
-def of_tokens(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def valid_logits(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Logits of tokens without those of padding; those of a text as they are."""
     return logits[mask.bool()] if logits.shape[:2] == mask.shape else logits
 
@@ -100,13 +100,13 @@ def test_default_position_ids_change_nothing(name: str) -> None:
     ids = zoo.text()
     ids[0, 5:] = zoo.PADDING
     mask = (ids != zoo.PADDING).long()
-    own = mask.cumsum(1) * mask + zoo.PADDING if name in FAIRSEQ else torch.arange(7).expand(3, 7)
+    expected = mask.cumsum(1) * mask + zoo.PADDING if name in FAIRSEQ else torch.arange(7).expand(3, 7)
     default = zoo.output(model, input_ids=ids, attention_mask=mask)
-    explicit = zoo.output(model, input_ids=ids, attention_mask=mask, position_ids=own)
-    assert torch.equal(of_tokens(default, mask), of_tokens(explicit, mask))
+    explicit = zoo.output(model, input_ids=ids, attention_mask=mask, position_ids=expected)
+    assert torch.equal(valid_logits(default, mask), valid_logits(explicit, mask))
     if name in FAIRSEQ:  # without a mask, too
         assert torch.equal(
-            zoo.output(model, input_ids=ids), zoo.output(model, input_ids=ids, position_ids=own)
+            zoo.output(model, input_ids=ids), zoo.output(model, input_ids=ids, position_ids=expected)
         )
 
 
@@ -136,15 +136,17 @@ def test_embeddings_stand_where_their_ids_do(name: str) -> None:
     model = zoo.build(name)
     floater.plug(model)
     zoo.noisy(model)
-    given = zoo.inputs(name)
-    given["attention_mask"][1] = 1  # with embeddings RoBERTa and BART number padding on the left, too
-    given["input_ids"] = zoo.text().masked_fill(given["attention_mask"] == 0, zoo.PADDING)
-    by_ids = zoo.output(model, **given)
-    ids = given.pop("input_ids")
+    options = zoo.inputs(name)
+    options["attention_mask"][1] = 1  # with embeddings RoBERTa and BART number padding on the left, too
+    options["input_ids"] = zoo.text().masked_fill(options["attention_mask"] == 0, zoo.PADDING)
+    by_ids = zoo.output(model, **options)
+    ids = options.pop("input_ids")
     with torch.no_grad():
         embedded = model.get_input_embeddings()(ids)
         if name == "bart":
             embedded = model.model.encoder.embed_tokens(ids)
-    by_embeddings = zoo.output(model, inputs_embeds=embedded, **given)
-    by_ids, by_embeddings = (of_tokens(logits, given["attention_mask"]) for logits in (by_ids, by_embeddings))
+    by_embeddings = zoo.output(model, inputs_embeds=embedded, **options)
+    by_ids, by_embeddings = (
+        valid_logits(logits, options["attention_mask"]) for logits in (by_ids, by_embeddings)
+    )
     torch.testing.assert_close(by_embeddings, by_ids, atol=1e-6, rtol=1e-6)

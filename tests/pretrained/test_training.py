@@ -41,19 +41,19 @@ def plugged(name: str, **options: Any) -> Any:
     return model
 
 
-def gradients(model: Any, given: dict[str, Tensor], *more: dict[str, Tensor]) -> dict[str, Tensor]:
+def gradients(model: Any, inputs: dict[str, Tensor], *more: dict[str, Tensor]) -> dict[str, Tensor]:
     """Of all forward passes together, taken before the one backward pass."""
     model.zero_grad()
-    sum(zoo.logits(model(**batch)).square().mean() for batch in (given, *more)).backward()
+    sum(zoo.logits(model(**batch)).square().mean() for batch in (inputs, *more)).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
         # sums in another order: float32
         size = float(gradient.abs().max())
-        torch.testing.assert_close(found[name], gradient, atol=1e-5 * size + 1e-8, rtol=0, msg=name)
+        torch.testing.assert_close(actual[name], gradient, atol=1e-5 * size + 1e-8, rtol=0, msg=name)
 
 
 CHECKPOINTED = [name for name in zoo.NAMES if name not in ("albert", "mpnet")]  # these have none
@@ -67,20 +67,20 @@ def test_checkpointing_gives_the_same_gradients(name: str, reentrant: bool) -> N
     if name == "deberta-v2" and reentrant:
         pytest.skip("its table of distances is no argument of its checkpoints; the original fails, too")
     model = plugged(name).train()
-    given = zoo.inputs(name)
-    other = {key: value if value.ndim > 2 else value[:, :5] for key, value in given.items()}
-    expected = gradients(model, given, other)
+    options = zoo.inputs(name)
+    other = {key: value if value.ndim > 2 else value[:, :5] for key, value in options.items()}
+    expected = gradients(model, options, other)
     assert any(name.startswith("floater.") and bool(g.any()) for name, g in expected.items())
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-    same(gradients(model, given, other), expected)
+    same(gradients(model, options, other), expected)
     floater.unplug(model)
-    zoo.logits(model(**given)).mean().backward()
+    zoo.logits(model(**options)).mean().backward()
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "bart"])  # T5 has float32 inside
 def test_gradients_of_the_flow_are_those_of_the_loss(name: str) -> None:
     """Against differences of the loss along a random direction, in float64."""
-    model, given = plugged(name, solver="rk4").double(), zoo.inputs(name, padded=False)
+    model, options = plugged(name, solver="rk4").double(), zoo.inputs(name, padded=False)
     torch.manual_seed(5)
     flow = list(model.floater.parameters())
     direction = [torch.randn_like(parameter) for parameter in flow]
@@ -89,23 +89,23 @@ def test_gradients_of_the_flow_are_those_of_the_loss(name: str) -> None:
         with torch.no_grad():
             for parameter, way in zip(flow, direction, strict=True):
                 parameter.add_(way, alpha=step)
-            value = float(model(**given).logits.square().mean())
+            value = float(model(**options).logits.square().mean())
             for parameter, way in zip(flow, direction, strict=True):
                 parameter.sub_(way, alpha=step)
         return value
 
     h = 1e-5
     slope = (loss(h) - loss(-h)) / (2 * h)
-    grads = gradients(model, given)
-    found = sum(
+    grads = gradients(model, options)
+    actual = sum(
         float((grads[f"floater.{n}"] * way).sum())
         for (n, _), way in zip(model.floater.named_parameters(), direction, strict=True)
     )
-    assert found == pytest.approx(slope, rel=1e-4)
+    assert actual == pytest.approx(slope, rel=1e-4)
 
 
 def test_the_flow_alone_learns_when_the_model_is_frozen() -> None:
-    model, given = zoo.build("bert").train(), zoo.inputs("bert")
+    model, options = zoo.build("bert").train(), zoo.inputs("bert")
     floater.plug(model, freeze_model=True)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("floater.")}
@@ -113,7 +113,7 @@ def test_the_flow_alone_learns_when_the_model_is_frozen() -> None:
     labels, losses = torch.tensor([0, 1, 0]), []
     model.eval()
     for _ in range(20):
-        loss = model(**given, labels=labels).loss
+        loss = model(**options, labels=labels).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -123,9 +123,9 @@ def test_the_flow_alone_learns_when_the_model_is_frozen() -> None:
 
 def test_a_solver_takes_its_step() -> None:
     """Long steps solve less exactly."""
-    given = zoo.inputs("bert")
+    changes = zoo.inputs("bert")
     short, other, long = (
-        zoo.output(plugged("bert", delta=2.0, **options), **given)
+        zoo.output(plugged("bert", delta=2.0, **options), **changes)
         for options in ({}, {"solver": "rk4", "step": 0.01}, {"solver": "rk4", "step": 4.0})
     )
     torch.testing.assert_close(other, short, atol=1e-4, rtol=1e-4)
@@ -134,27 +134,27 @@ def test_a_solver_takes_its_step() -> None:
 
 @pytest.mark.parametrize("name", ["bert", "t5"])
 def test_a_frozen_flow_gets_no_gradient_and_gives_none_away(name: str) -> None:
-    model, given = plugged(name), zoo.inputs(name)
-    expected = gradients(model, given)
+    model, arguments = plugged(name), zoo.inputs(name)
+    expected = gradients(model, arguments)
     model.floater.requires_grad_(False)
-    same(gradients(model, given), {k: v for k, v in expected.items() if not k.startswith("floater.")})
+    same(gradients(model, arguments), {k: v for k, v in expected.items() if not k.startswith("floater.")})
 
 
 @pytest.mark.parametrize("baked", [False, True])
 def test_evaluation_sees_the_step_of_a_fused_optimizer(baked: bool) -> None:
     """Such a step, the Trainer's default, leaves the counters of writes to parameters as they were."""
-    model, given = plugged("bert").eval(), zoo.inputs("bert")
+    model, options = plugged("bert").eval(), zoo.inputs("bert")
     if baked:
         floater.bake(model, 16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
     for _ in range(2):
         with torch.no_grad():
-            found = model(**given).logits
-        wanted = model(**given).logits
-        torch.testing.assert_close(found, wanted.detach(), rtol=1e-4, atol=1e-4)
+            actual = model(**options).logits
+        wanted = model(**options).logits
+        torch.testing.assert_close(actual, wanted.detach(), rtol=1e-4, atol=1e-4)
         wanted.square().mean().backward()
         optimizer.step()
-    assert not torch.allclose(model(**given).logits, wanted, atol=0.01)
+    assert not torch.allclose(model(**options).logits, wanted, atol=0.01)
 
 
 @pytest.mark.parametrize("baked", [False, True])
@@ -166,51 +166,51 @@ def test_threads_run_one_model_side_by_side(baked: bool) -> None:
     left["attention_mask"] = left["attention_mask"].flip(1)
 
     @torch.no_grad()
-    def logits(given: dict[str, Tensor]) -> Tensor:
-        return model(**given).logits
+    def logits(options: dict[str, Tensor]) -> Tensor:
+        return model(**options).logits
 
     batches = [right, left] * 60
     wanted = [logits(right), logits(left)] * 60
     with ThreadPoolExecutor(4) as pool:
-        for found, expected in zip(pool.map(logits, batches), wanted, strict=True):
-            torch.testing.assert_close(found, expected)
+        for actual, expected in zip(pool.map(logits, batches), wanted, strict=True):
+            torch.testing.assert_close(actual, expected)
 
 
 def test_lora_on_top() -> None:
-    model, given = zoo.build("bert"), zoo.inputs("bert")
+    model, options = zoo.build("bert"), zoo.inputs("bert")
     floater.plug(model)
     zoo.noisy(model)
-    before = zoo.output(model, **given)
+    before = zoo.output(model, **options)
     lora = get_peft_model(
         model, LoraConfig(target_modules=["query", "value"], modules_to_save=["floater"], r=2)
     )
-    assert torch.equal(zoo.output(lora, **given), before)
-    grads = gradients(lora, given)
+    assert torch.equal(zoo.output(lora, **options), before)
+    grads = gradients(lora, options)
     assert any("floater.modules_to_save" in name and bool(g.any()) for name, g in grads.items())
     assert not any("floater.original" in name for name in grads)
     with torch.no_grad():
         for parameter in lora.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
-    trained = zoo.output(lora, **given)
+    trained = zoo.output(lora, **options)
     assert not torch.equal(trained, before)
     merged: Any = lora.merge_and_unload()
-    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(merged, **options), trained, atol=1e-6, rtol=1e-6)
     floater.bake(merged, 8)
-    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(merged, **options), trained, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["HRA", "SHIRA"])
 def test_an_adapter_that_would_ignore_the_flow_is_refused(kind: str) -> None:
-    model, given = plugged("bert"), zoo.inputs("bert")
-    before = zoo.output(model, **given)
+    model, options = plugged("bert"), zoo.inputs("bert")
+    before = zoo.output(model, **options)
     adapted = get_peft_model(model, _configuration(kind, ["query"]))
     with pytest.raises(PlugError, match=rf"{kind} reads the weights of .*query without calling it"):
-        adapted(**given)
+        adapted(**options)
     with adapted.disable_adapter():
-        assert torch.equal(zoo.output(adapted, **given), before)
+        assert torch.equal(zoo.output(adapted, **options), before)
     left_out = get_peft_model(plugged("bert", projections=["query"]), _configuration(kind, ["value"]))
-    assert torch.isfinite(zoo.output(left_out, **given)).all()
+    assert torch.isfinite(zoo.output(left_out, **options)).all()
 
 
 def test_prompts_without_positions_are_refused_where_a_flow_is_added() -> None:
@@ -218,31 +218,31 @@ def test_prompts_without_positions_are_refused_where_a_flow_is_added() -> None:
     size: dict[str, Any] = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2,
                             "num_attention_heads": 4, "intermediate_size": 40}  # fmt: skip
     for blocks, message in (([0], None), ([1], r"ADAPTION_PROMPT calls layers.1.self_attn.k_proj again")):
-        model, given = LlamaForCausalLM(LlamaConfig(**size)).eval(), {"input_ids": zoo.text()}
+        model, options = LlamaForCausalLM(LlamaConfig(**size)).eval(), {"input_ids": zoo.text()}
         floater.plug(model, blocks=blocks, start="small")
-        before = zoo.output(model, **given)
+        before = zoo.output(model, **options)
         adapted: Any = get_peft_model(
             model, AdaptionPromptConfig(task_type="CAUSAL_LM", adapter_len=2, adapter_layers=1)
         )
         if message is None:
-            torch.testing.assert_close(zoo.output(adapted, **given), before)  # its gate is 0 at first
+            torch.testing.assert_close(zoo.output(adapted, **options), before)  # its gate is 0 at first
             continue
         with pytest.raises(PlugError, match=message):
-            adapted(**given)
+            adapted(**options)
         with adapted.disable_adapter():
-            assert torch.equal(zoo.output(adapted, **given), before)
+            assert torch.equal(zoo.output(adapted, **options), before)
 
 
 @pytest.mark.parametrize("kind", ["IA3", "ROAD", "DORA"])
 def test_an_adapter_that_scales_the_flow_is_warned_of(kind: str) -> None:
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     adapted = get_peft_model(plugged("bert"), _configuration(kind, ["query", "value"]))
     with pytest.warns(UserWarning, match=f"{kind} scales the output of .* until it is merged"):
-        adapted(**given)
+        adapted(**options)
     merged: Any = adapted.merge_and_unload()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        merged(**given)
+        merged(**options)
 
 
 def _configuration(kind: str, targets: list[str]) -> Any:
@@ -260,45 +260,45 @@ def _configuration(kind: str, targets: list[str]) -> Any:
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", "flow"), ("bloom", "flow")])
 def test_an_adapter_trains_a_copy_of_an_extension(name: str, method: str, tmp_path: Path) -> None:
-    model, given = extended.extended(name, method), extended.given(name, 100)
+    model, options = extended.extended(name, method), extended.build_inputs(name, 100)
     model.save_pretrained(tmp_path / "base")
-    before = zoo.output(model, **given)
+    before = zoo.output(model, **options)
     target = {"llama": "q_proj", "t5": "q", "bloom": "query_key_value"}[name]
     lora = get_peft_model(
         model, LoraConfig(target_modules=[target], modules_to_save=["floater_extension"], r=2)
     )
-    assert torch.equal(zoo.output(lora, **given), before)
-    grads = gradients(lora, given)
+    assert torch.equal(zoo.output(lora, **options), before)
+    grads = gradients(lora, options)
     assert any("floater_extension.modules_to_save" in name and bool(g.any()) for name, g in grads.items())
     assert not any("floater_extension.original" in name for name in grads)
     with torch.no_grad():
         for name, parameter in lora.named_parameters():
             if "floater_extension.modules_to_save" in name:
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
-    trained = zoo.output(lora, **given)
+    trained = zoo.output(lora, **options)
     assert not torch.allclose(trained, before, atol=1e-4)
     with lora.disable_adapter():
-        assert torch.equal(zoo.output(lora, **given), before)
+        assert torch.equal(zoo.output(lora, **options), before)
     lora.save_pretrained(tmp_path / "adapter")
     base = type(model).from_pretrained(tmp_path / "base", attn_implementation="eager")
     again = PeftModel.from_pretrained(base, tmp_path / "adapter")
-    torch.testing.assert_close(zoo.output(again, **given), trained, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(again, **options), trained, atol=1e-5, rtol=1e-5)
     merged: Any = lora.merge_and_unload()
-    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(merged, **options), trained, atol=1e-5, rtol=1e-5)
 
 
 def test_plugging_what_has_adapters() -> None:
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     lora = get_peft_model(zoo.build("bert"), LoraConfig(target_modules=["query", "value"], r=2))
-    before = zoo.output(lora, **given)
+    before = zoo.output(lora, **options)
     with pytest.warns(UserWarning, match="adapters will lack the weights of 'floater'"):
         floater.plug(lora)
-    assert torch.equal(zoo.output(lora, **given), before)
+    assert torch.equal(zoo.output(lora, **options), before)
     zoo.noisy(lora.get_base_model())
     plain = zoo.build("bert")
     floater.plug(plain)
     zoo.noisy(plain)
-    assert torch.equal(zoo.output(lora, **given), zoo.output(plain, **given))
+    assert torch.equal(zoo.output(lora, **options), zoo.output(plain, **options))
 
 
 def test_extending_what_has_adapters() -> None:
@@ -310,32 +310,32 @@ def test_extending_what_has_adapters() -> None:
 
 
 def test_merging_adapters_that_were_there_first_keeps_the_flow() -> None:
-    given = zoo.inputs("bert")
+    options = zoo.inputs("bert")
     lora = get_peft_model(zoo.build("bert"), LoraConfig(target_modules=["query", "value"], r=2))
     for name, parameter in lora.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
-    plain = zoo.output(lora, **given)
+    plain = zoo.output(lora, **options)
     with pytest.warns(UserWarning, match="adapters will lack"):
         floater.plug(lora)
     zoo.noisy(lora.get_base_model())
-    trained = zoo.output(lora, **given)
+    trained = zoo.output(lora, **options)
     assert not torch.allclose(trained, plain, atol=1e-2)
     merged: Any = lora.merge_and_unload()
-    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(merged, **options), trained, atol=1e-5, rtol=1e-5)
     floater.bake(merged, 8)
-    torch.testing.assert_close(zoo.output(merged, **given), trained, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(zoo.output(merged, **options), trained, atol=1e-5, rtol=1e-5)
 
 
 def test_plugging_reaches_what_was_compiled_before() -> None:
-    model, given = zoo.build("bert"), zoo.inputs("bert")
+    model, options = zoo.build("bert"), zoo.inputs("bert")
     compiled: Any = torch.compile(model, backend="eager")
-    before = zoo.output(compiled, **given)
+    before = zoo.output(compiled, **options)
     floater.plug(compiled)
     zoo.noisy(model)
-    expected = zoo.output(model, **given)
+    expected = zoo.output(model, **options)
     assert not torch.allclose(expected, before, atol=1e-2)
-    torch.testing.assert_close(zoo.output(compiled, **given), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(compiled, **options), expected, atol=1e-6, rtol=1e-6)
 
 
 class Texts(torch.utils.data.Dataset[dict[str, Tensor]]):
@@ -394,18 +394,18 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
 def test_a_model_spread_over_memory_and_disk(tmp_path: Path) -> None:
     """`device_map` puts hooks of its own around every forward pass."""
     zoo.build("bert").save_pretrained(tmp_path / "model")
-    place = {"bert.encoder.layer.1": "disk"} | dict.fromkeys(
+    devices = {"bert.encoder.layer.1": "disk"} | dict.fromkeys(
         ("bert.embeddings", "bert.encoder.layer.0", "bert.pooler", "classifier"), "cpu"
     )
     model: Any = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "model", device_map=place, offload_folder=tmp_path / "disk", attn_implementation="eager"
+        tmp_path / "model", device_map=devices, offload_folder=tmp_path / "disk", attn_implementation="eager"
     ).eval()
-    whole, given = plugged("bert"), zoo.inputs("bert")
-    before = zoo.output(model, **given)
+    whole, options = plugged("bert"), zoo.inputs("bert")
+    before = zoo.output(model, **options)
     floater.plug(model)
-    assert torch.equal(zoo.output(model, **given), before)
+    assert torch.equal(zoo.output(model, **options), before)
     zoo.noisy(model)
-    expected = zoo.output(whole, **given)
-    torch.testing.assert_close(zoo.output(model, **given), expected, atol=1e-6, rtol=1e-6)
+    expected = zoo.output(whole, **options)
+    torch.testing.assert_close(zoo.output(model, **options), expected, atol=1e-6, rtol=1e-6)
     floater.bake(model, 8)
-    torch.testing.assert_close(zoo.output(model, **given), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(zoo.output(model, **options), expected, atol=1e-6, rtol=1e-6)

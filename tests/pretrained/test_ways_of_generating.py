@@ -115,15 +115,15 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_caches_and_beams(kind: str, way: str) -> None:
     ids, mask = prompts()
-    found = model_of(kind).generate(ids, attention_mask=mask, **CACHED, **WAYS[way])
-    assert torch.equal(found, expected(kind, prompts, WAYS[way].get("num_beams", 1)))
+    actual = model_of(kind).generate(ids, attention_mask=mask, **CACHED, **WAYS[way])
+    assert torch.equal(actual, expected(kind, prompts, WAYS[way].get("num_beams", 1)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lookup_in_the_prompt(kind: str) -> None:
     ids, mask = repetitive()
-    found = model_of(kind).generate(ids, attention_mask=mask, **CACHED, prompt_lookup_num_tokens=3)
-    assert torch.equal(found, expected(kind, repetitive, 1))
+    actual = model_of(kind).generate(ids, attention_mask=mask, **CACHED, prompt_lookup_num_tokens=3)
+    assert torch.equal(actual, expected(kind, repetitive, 1))
 
 
 def draft(kind: str) -> Any:
@@ -140,8 +140,8 @@ def draft(kind: str) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_draft_model_of_the_old_length_assists(kind: str) -> None:
     ids, mask = repetitive()
-    found = model_of(kind).generate(ids, attention_mask=mask, **CACHED, assistant_model=draft(kind))
-    assert torch.equal(found, expected(kind, repetitive, 1))
+    actual = model_of(kind).generate(ids, attention_mask=mask, **CACHED, assistant_model=draft(kind))
+    assert torch.equal(actual, expected(kind, repetitive, 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -242,24 +242,24 @@ def inputs(name: str, padded: bool = True) -> dict[str, torch.Tensor]:
             "input_features": torch.randn(3, 4, 12, generator=generator),
             "decoder_input_ids": text(3, 5),
         }
-    given = {"input_ids": text()}
+    arguments = {"input_ids": text()}
     if padded:
-        mask = given["attention_mask"] = masks()
-        given["input_ids"] = given["input_ids"].masked_fill(mask == 0, PADDING)
+        mask = arguments["attention_mask"] = masks()
+        arguments["input_ids"] = arguments["input_ids"].masked_fill(mask == 0, PADDING)
     if name in SEQ2SEQ:
-        given["decoder_input_ids"] = text(3, 5, seed=2)
-    return given
+        arguments["decoder_input_ids"] = text(3, 5, seed=2)
+    return arguments
 
 
-def output(model: Any, **given: Any) -> torch.Tensor:
+def output(model: Any, **options: Any) -> torch.Tensor:
     """The logits, or of a model without a head the hidden states."""
     with torch.no_grad():
-        return logits(model(**given))
+        return logits(model(**options))
 
 
-def logits(found: Any) -> torch.Tensor:
+def logits(actual: Any) -> torch.Tensor:
     """The logits of a model's output, or its hidden states."""
-    kept: torch.Tensor = found.logits if "logits" in found else found.last_hidden_state
+    kept: torch.Tensor = actual.logits if "logits" in actual else actual.last_hidden_state
     return kept
 
 

@@ -67,12 +67,12 @@ def outputs(model: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("place", [{}, {"device_map": "cpu"}, {"low_cpu_mem_usage": True}])
-def test_loaded_models_compute_what_the_saved_ones_did(tied: bool, place: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", [{}, {"device_map": "cpu"}, {"low_cpu_mem_usage": True}])
+def test_loaded_models_compute_what_the_saved_ones_did(tied: bool, device: Any, tmp_path: Path) -> None:
     model = ours(tie_word_embeddings=tied)
     saved(model, tmp_path)
     for kind in (FloaterForCausalLM, AutoModelForCausalLM):
-        loaded, info = kind.from_pretrained(tmp_path, output_loading_info=True, **place)
+        loaded, info = kind.from_pretrained(tmp_path, output_loading_info=True, **device)
         assert not info["missing_keys"]
         assert addresses(loaded) == {0}
         assert (loaded.lm_head.weight is loaded.get_input_embeddings().weight) == tied
@@ -120,9 +120,9 @@ def test_models_that_are_trained_and_analysed_are_aligned(tmp_path: Path) -> Non
 
 def test_only_what_is_misaligned_moves(tmp_path: Path) -> None:
     model = ours()
-    places = [parameter.data_ptr() for parameter in model.parameters()]
+    pointers = [parameter.data_ptr() for parameter in model.parameters()]
     assert align(model) is model
-    assert [parameter.data_ptr() for parameter in model.parameters()] == places
+    assert [parameter.data_ptr() for parameter in model.parameters()] == pointers
     plain = AutoModel.from_pretrained(saved(bert(), tmp_path))
     assert addresses(plain) != {0}  # transformers leaves them where they are
     moved = list(plain.parameters())

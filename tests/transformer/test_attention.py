@@ -201,10 +201,10 @@ def test_every_hook_acts_where_it_should(cls, implementation, causal, key_valid)
         assert (weights is not None) == plain
         inputs = [x, *position.parameters(), *attention.parameters()]
         pull = torch.randn(out.shape, dtype=torch.double)
-        found, wanted = (
+        actual, wanted = (
             torch.autograd.grad((y * pull).sum(), inputs, allow_unused=True) for y in (out, expected)
         )
-        for a, b in zip(found, wanted, strict=True):
+        for a, b in zip(actual, wanted, strict=True):
             assert (a is None) == (b is None)
             if a is not None:
                 torch.testing.assert_close(a, b)

@@ -28,7 +28,7 @@ MODELS = {
 EVERY = pytest.mark.parametrize("case", MODELS.values(), ids=MODELS)
 
 
-def made(case: dict, kind=FloaterModel):
+def build_model(case: dict, kind=FloaterModel):
     torch.manual_seed(0)
     model = kind(config("none", **({"position_options": {}} | case))).eval()
     for flow in (module for module in model.modules() if isinstance(module, FlowEncoder)):
@@ -43,7 +43,7 @@ def ids(length: int) -> torch.Tensor:
 @EVERY
 @torch.no_grad()
 def test_a_baked_model_computes_what_it_did(case, tmp_path: Path):
-    model = made(case)
+    model = build_model(case)
     whole, short = model(ids(LENGTH))[0], model(ids(3))[0]
     model.bake(LENGTH)
     assert not any(isinstance(module, FlowEncoder) for module in model.modules())
@@ -56,20 +56,20 @@ def test_a_baked_model_computes_what_it_did(case, tmp_path: Path):
     for length in (LENGTH, 3):
         assert torch.equal(loaded.eval()(ids(length))[0], model(ids(length))[0])
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
-    padded = made(case)(ids(4), attention_mask=mask)[0]
+    padded = build_model(case)(ids(4), attention_mask=mask)[0]
     torch.testing.assert_close(loaded(ids(4), attention_mask=mask)[0], padded, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", [MODELS["floater"], MODELS["tail"], MODELS["floater_grid"]])
 def test_positions_past_the_baked_ones_are_refused(case):
-    model = made(case)
+    model = build_model(case)
     floater.bake(model, LENGTH)
     with pytest.raises(PositionError, match=rf"baked for \w+ 0 to {LENGTH - 1}; {LENGTH} was requested"):
         model(ids(LENGTH + 1))
 
 
 def test_a_clipped_distance_is_baked_for_any_length():
-    model = made({"position": "floater_relative", "position_options": {"clip": 4}})
+    model = build_model({"position": "floater_relative", "position_options": {"clip": 4}})
     with torch.no_grad():
         before = model(ids(20))[0]
         model.bake(LENGTH)
@@ -77,7 +77,7 @@ def test_a_clipped_distance_is_baked_for_any_length():
 
 
 def test_an_encoder_decoder_generates_what_it_did(tmp_path: Path):
-    model = made({"position": "floater", "decoder_layers": 2}, FloaterForConditionalGeneration)
+    model = build_model({"position": "floater", "decoder_layers": 2}, FloaterForConditionalGeneration)
     settings = {"max_new_tokens": LENGTH - 1, "do_sample": False, "min_new_tokens": 4}
     before = model.generate(ids(LENGTH), **settings)
     model.bake(LENGTH)
@@ -90,10 +90,10 @@ def test_an_encoder_decoder_generates_what_it_did(tmp_path: Path):
 
 def test_what_cannot_be_baked_is_named():
     with pytest.raises(PositionError, match="'sinusoidal' has no flow to bake"):
-        made({"position": "sinusoidal"}).bake(4)
+        build_model({"position": "sinusoidal"}).bake(4)
     with pytest.raises(PositionError, match="normalise=True"):
-        made({"position": "floater_relative", "position_options": {"normalise": True}}).bake(4)
-    model = made(MODELS["floater"])
+        build_model({"position": "floater_relative", "position_options": {"normalise": True}}).bake(4)
+    model = build_model(MODELS["floater"])
     with pytest.raises(ValueError, match=re.escape("at least 1 position, got 0")):
         model.bake(0)
     model.bake(4)
@@ -102,7 +102,7 @@ def test_what_cannot_be_baked_is_named():
 
 
 def test_the_rest_of_a_baked_model_trains_and_is_cast():
-    model = made(MODELS["floater"])
+    model = build_model(MODELS["floater"])
     shared = model.config
     model.bake(LENGTH)
     assert shared.baked is None  # another model may have this configuration
@@ -114,10 +114,10 @@ def test_the_rest_of_a_baked_model_trains_and_is_cast():
 @pytest.mark.slow
 @pytest.mark.parametrize("position", ["floater", "floater_relative"])
 def test_a_baked_model_is_compiled_in_one_piece(position):
-    model = made({"position": position})
+    model = build_model({"position": position})
     model.bake(LENGTH)
     whole = torch.compile(model, backend="eager", fullgraph=True)
     mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
     with torch.no_grad():
-        for given in ({"input_ids": ids(LENGTH)}, {"input_ids": ids(4), "attention_mask": mask}):
-            torch.testing.assert_close(whole(**given)[0], model(**given)[0], rtol=0, atol=1e-6)
+        for options in ({"input_ids": ids(LENGTH)}, {"input_ids": ids(4), "attention_mask": mask}):
+            torch.testing.assert_close(whole(**options)[0], model(**options)[0], rtol=0, atol=1e-6)

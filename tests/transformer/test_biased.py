@@ -15,8 +15,8 @@ def tensors(shape, length=5, slots=7, seed=0):
     def normal(*size):
         return torch.randn(*size, generator=draw, dtype=torch.float64)
 
-    made = normal(2, 4, length, 3), normal(2, 4, slots, 3), normal(2, 4, slots, 3), normal(*shape)
-    return [x.requires_grad_() for x in made]
+    tensors_ = normal(2, 4, length, 3), normal(2, 4, slots, 3), normal(2, 4, slots, 3), normal(*shape)
+    return [x.requires_grad_() for x in tensors_]
 
 
 @pytest.mark.parametrize("piece", [1, 20, 150, 2**18])  # a row, some rows, some heads, all of it
@@ -25,15 +25,15 @@ def tensors(shape, length=5, slots=7, seed=0):
 )
 def test_values_and_gradients_are_those_of_the_plain_formula(monkeypatch, shape, piece):
     monkeypatch.setattr(biased, "_PIECE", piece)
-    given = tensors(shape)
-    q, k, v, bias = given
+    inputs = tensors(shape)
+    q, k, v, bias = inputs
     plain = (q @ k.mT * 0.3 + bias).softmax(-1) @ v
     ours = biased_attention(q, k, v, bias, 0.3)
     assert torch.allclose(ours, plain, atol=1e-12)
     weight = torch.arange(plain.numel(), dtype=torch.float64).view_as(plain).sin()
-    expected = torch.autograd.grad(plain, given, weight)
-    for found, wanted in zip(torch.autograd.grad(ours, given, weight), expected, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-12)
+    expected = torch.autograd.grad(plain, inputs, weight)
+    for actual, wanted in zip(torch.autograd.grad(ours, inputs, weight), expected, strict=True):
+        assert torch.allclose(actual, wanted, atol=1e-12)
 
 
 def test_queries_without_a_key_give_zeros_and_no_gradient():
@@ -43,10 +43,15 @@ def test_queries_without_a_key_give_zeros_and_no_gradient():
     closed[1, :, :, 3:] = True  # keys that are padding
     out = biased_attention(q, k, v, bias.masked_fill(closed, -torch.inf), 0.3)
     assert not out[0, :, 2].any()
-    of_q, of_k, of_v, of_bias = torch.autograd.grad(out.square().sum(), (q, k, v, bias))
-    assert not any(x.any() for x in (of_q[0, :, 2], of_k[1, :, 3:], of_v[1, :, 3:], of_bias[closed]))
-    assert of_bias.isfinite().all()
-    assert of_bias[~closed].any()
+    q_gradient, k_gradient, v_gradient, bias_gradient = torch.autograd.grad(
+        out.square().sum(), (q, k, v, bias)
+    )
+    assert not any(
+        x.any()
+        for x in (q_gradient[0, :, 2], k_gradient[1, :, 3:], v_gradient[1, :, 3:], bias_gradient[closed])
+    )
+    assert bias_gradient.isfinite().all()
+    assert bias_gradient[~closed].any()
 
 
 def test_no_weights_are_kept():

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformer_cases import POSITIONS, VOCABULARY, made, tokens
+from transformer_cases import POSITIONS, VOCABULARY, build_model, tokens
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from floater import FlowEncoder, PositionError
@@ -23,7 +23,7 @@ def steps(length, chunk):
 @IMPLEMENTATION
 @torch.no_grad()
 def test_a_language_model_decodes_left_padded_text_in_chunks(case, implementation):
-    model = made(FloaterForCausalLM, case, attn_implementation=implementation)
+    model = build_model(FloaterForCausalLM, case, attn_implementation=implementation)
     ids = tokens(3, 10)
     mask = torch.tensor([[1] * 10, [0] * 2 + [1] * 8, [0] * 5 + [1] * 5])
     whole = model(ids, attention_mask=mask).logits
@@ -44,7 +44,7 @@ def test_a_language_model_decodes_left_padded_text_in_chunks(case, implementatio
 @IMPLEMENTATION
 @torch.no_grad()
 def test_an_encoder_decoder_decodes_in_chunks_and_ignores_padding(case, implementation):
-    model = made(FloaterForConditionalGeneration, case, attn_implementation=implementation)
+    model = build_model(FloaterForConditionalGeneration, case, attn_implementation=implementation)
     source, target = tokens(3, 9), tokens(3, 7, seed=1)
     mask = torch.tensor([[1] * 9, [1] * 6 + [0] * 3, [1] * 2 + [0] * 7])
     whole = model(source, mask, target).logits
@@ -68,7 +68,7 @@ def test_an_encoder_decoder_decodes_in_chunks_and_ignores_padding(case, implemen
 @EVERY
 @torch.no_grad()
 def test_padding_within_and_around_a_sentence_changes_nothing(case):
-    model = made(FloaterForMaskedLM, case)
+    model = build_model(FloaterForMaskedLM, case)
     ids = tokens(2, 4)
     expected = model(ids).logits
     for columns in ([0, 1, 2, 3], [2, 3, 4, 5], [1, 2, 4, 6]):
@@ -79,7 +79,7 @@ def test_padding_within_and_around_a_sentence_changes_nothing(case):
 
 @EVERY
 def test_a_language_model_does_not_see_later_tokens(case):
-    model, ids = made(FloaterForCausalLM, case), tokens(1, 8)
+    model, ids = build_model(FloaterForCausalLM, case), tokens(1, 8)
     changed = ids.clone()
     changed[0, 5:] = tokens(1, 3, seed=2)
     with torch.no_grad():
@@ -107,7 +107,7 @@ def generate(model, beams, **changes):
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("cls", [FloaterForConditionalGeneration, FloaterForCausalLM])
 def test_generation_with_and_without_a_cache_agree(case, beams, cls):
-    model = made(cls, case)
+    model = build_model(cls, case)
     expected = generate(model, beams, use_cache=False)
     assert torch.equal(generate(model, beams), expected)
     assert torch.equal(generate(model, beams, cache_implementation="static"), expected)
@@ -115,21 +115,21 @@ def test_generation_with_and_without_a_cache_agree(case, beams, cls):
 
 def test_a_flow_with_kinks_generates_alike_with_and_without_a_cache():
     """Solved step by step, as collocation needs a smooth field."""
-    model = made(FloaterForCausalLM, position_options={"activation": "relu"})
+    model = build_model(FloaterForCausalLM, position_options={"activation": "relu"})
     assert torch.equal(generate(model, 1), generate(model, 1, use_cache=False))
 
 
 @pytest.mark.parametrize("layers", [(1, 3), (3, 1)])
 def test_encoder_and_decoder_may_differ_in_depth(layers):
     encoder, decoder = layers
-    model = made(FloaterForConditionalGeneration, num_hidden_layers=encoder, decoder_layers=decoder)
+    model = build_model(FloaterForConditionalGeneration, num_hidden_layers=encoder, decoder_layers=decoder)
     assert torch.equal(generate(model, 2), generate(model, 2, use_cache=False))
 
 
 @EVERY
 @torch.no_grad()
 def test_only_learned_tables_end_at_the_training_length(case):
-    model = made(FloaterForConditionalGeneration, case, training_length=8)
+    model = build_model(FloaterForConditionalGeneration, case, training_length=8)
     source = tokens(1, 6)
 
     def run():
@@ -150,7 +150,7 @@ def test_only_learned_tables_end_at_the_training_length(case):
 def test_generation_solves_each_flow_once_and_leaves_no_store_behind(cls, monkeypatch):
     import floater.flow.encoder as module
 
-    model = made(cls)
+    model = build_model(cls)
     flows = [m for m in model.modules() if isinstance(m, FlowEncoder)]
     solve, times = module.solve, []
 
@@ -169,7 +169,7 @@ def test_generation_solves_each_flow_once_and_leaves_no_store_behind(cls, monkey
 
 
 def test_a_flow_that_is_baked_already_stays_baked():
-    model = made(FloaterForCausalLM)
+    model = build_model(FloaterForCausalLM)
     (flow,) = (m for m in model.modules() if isinstance(m, FlowEncoder))
     flow.bake(16)
     generate(model, 1)
@@ -178,15 +178,15 @@ def test_a_flow_that_is_baked_already_stays_baked():
 
 def test_reference_decoding_by_hand():
     """Greedy generation picks the largest logit of a full pass, token by token."""
-    model, source = made(FloaterForConditionalGeneration), tokens(1, 5)
+    model, source = build_model(FloaterForConditionalGeneration), tokens(1, 5)
     target = torch.tensor([[model.config.decoder_start_token_id]])
     with torch.no_grad():
         for _ in range(8):
             logits = model(source, decoder_input_ids=target, use_cache=False).logits[:, -1]
             logits[:, model.config.eos_token_id] = -torch.inf
             target = torch.cat([target, logits.argmax(-1, keepdim=True)], dim=1)
-    found = model.generate(source, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-    assert torch.equal(found, target)
+    actual = model.generate(source, max_new_tokens=8, min_new_tokens=8, do_sample=False)
+    assert torch.equal(actual, target)
     assert int(target.max()) < VOCABULARY
 
 
@@ -194,7 +194,7 @@ def test_reference_decoding_by_hand():
 @torch.no_grad()
 def test_a_static_cache_serves_one_text_after_another(case):
     """Steps of several tokens, padding on the left; the slots still hold a longer text's keys."""
-    model = made(FloaterForCausalLM, case)
+    model = build_model(FloaterForCausalLM, case)
     cache = StaticCache(config=model.config, max_cache_len=16)
     model(tokens(2, 13, seed=1), past_key_values=cache)
     cache.reset()
@@ -208,7 +208,7 @@ def test_a_static_cache_serves_one_text_after_another(case):
 
 
 def test_a_mask_that_does_not_cover_the_cached_tokens_is_refused():
-    model, cache = made(FloaterForCausalLM), DynamicCache()
+    model, cache = build_model(FloaterForCausalLM), DynamicCache()
     model(tokens(2, 4), past_key_values=cache)
     with pytest.raises(
         ValueError, match=r"the attention mask is \(2, 1\); it must be \(batch, 5\): 4 cached and 1 new"

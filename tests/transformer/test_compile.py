@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformer_cases import made, tokens
+from transformer_cases import build_model, tokens
 
 from floater.flow import FlowEncoder
 from floater.positions import Positions
@@ -28,8 +28,8 @@ def compiled(model, backend="eager"):
     return torch.compile(model, fullgraph=True, backend=backend)
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def gradients(model, hidden):
@@ -40,17 +40,17 @@ def gradients(model, hidden):
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_model_with_a_mask_is_one_graph(name):
-    model = made(FloaterModel, name, **SMALL).train()
+    model = build_model(FloaterModel, name, **SMALL).train()
     expected = model(IDS, MASK)[0]
-    found = compiled(model)(IDS, MASK)[0]
-    close(found, expected)
-    for a, b in zip(gradients(model, found), gradients(model, expected), strict=True):
+    actual = compiled(model)(IDS, MASK)[0]
+    close(actual, expected)
+    for a, b in zip(gradients(model, actual), gradients(model, expected), strict=True):
         close(a, b)
 
 
 @pytest.mark.parametrize("name", ["floater", "floater, added", "floater_relative"])
 def test_a_model_without_a_mask_is_one_graph(name):
-    model = made(FloaterModel, name, **SMALL)
+    model = build_model(FloaterModel, name, **SMALL)
     with torch.no_grad():
         close(compiled(model)(IDS)[0], model(IDS)[0])
 
@@ -63,28 +63,28 @@ def test_a_model_without_a_mask_is_one_graph(name):
     ],
 )
 def test_padding_anywhere_is_what_it_is_without_compilation(mask):
-    model, mask = made(FloaterModel, **SMALL), torch.tensor(mask)
+    model, mask = build_model(FloaterModel, **SMALL), torch.tensor(mask)
     with torch.no_grad():
         close(compiled(model)(IDS, mask)[0], model(IDS, mask)[0])
 
 
 @pytest.mark.parametrize("cls", [FloaterForMaskedLM, FloaterForCausalLM])
 def test_training_steps_through_aot_autograd(cls):
-    model = made(cls, **SMALL).train()
+    model = build_model(cls, **SMALL).train()
     labels = IDS.masked_fill(MASK == 0, -100)
     expected = model(IDS, MASK, labels=labels)
-    found = compiled(model, "aot_eager")(IDS, MASK, labels=labels)
-    close(found.loss, expected.loss)
-    for a, b in zip(gradients(model, found.logits), gradients(model, expected.logits), strict=True):
+    actual = compiled(model, "aot_eager")(IDS, MASK, labels=labels)
+    close(actual.loss, expected.loss)
+    for a, b in zip(gradients(model, actual.logits), gradients(model, expected.logits), strict=True):
         close(a, b)
 
 
 @pytest.mark.slow
 def test_an_encoder_decoder_is_one_graph():
-    model = made(FloaterForConditionalGeneration, **SMALL)
+    model = build_model(FloaterForConditionalGeneration, **SMALL)
     with torch.no_grad():
-        given = {"attention_mask": MASK, "decoder_input_ids": tokens(2, 4, seed=1), "use_cache": False}
-        close(compiled(model)(IDS, **given).logits, model(IDS, **given).logits)
+        options = {"attention_mask": MASK, "decoder_input_ids": tokens(2, 4, seed=1), "use_cache": False}
+        close(compiled(model)(IDS, **options).logits, model(IDS, **options).logits)
 
 
 def bake(model, length):
@@ -96,7 +96,7 @@ def bake(model, length):
 
 @torch.no_grad()
 def test_a_baked_model_is_exported_with_a_mask_for_any_batch_and_length():
-    model = bake(made(FloaterModel), 16)
+    model = bake(build_model(FloaterModel), 16)
     batch, length = torch.export.Dim("batch", min=2), torch.export.Dim("length", min=3, max=16)
     shape = {0: batch, 1: length}
     program = torch.export.export(
@@ -105,13 +105,13 @@ def test_a_baked_model_is_exported_with_a_mask_for_any_batch_and_length():
     ids, mask = tokens(3, 9, seed=2), torch.ones(3, 9, dtype=torch.long)
     mask[1, 4:] = 0
     mask[2, :3] = 0
-    for given in ((IDS, MASK), (ids, mask)):
-        close(program.module()(*given)[0], model(*given)[0])
+    for inputs in ((IDS, MASK), (ids, mask)):
+        close(program.module()(*inputs)[0], model(*inputs)[0])
 
 
 @torch.no_grad()
 def test_positions_are_an_input_of_an_exported_program():
-    model = bake(made(FloaterModel), 16)
+    model = bake(build_model(FloaterModel), 16)
     at = Positions.packed([[2, 3], [5]])
     program = torch.export.export(model, (IDS,), {"positions": at})
     other = Positions.packed([[4, 1], [5]])

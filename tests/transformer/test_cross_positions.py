@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformer_cases import config, made, tokens
+from transformer_cases import build_model, config, tokens
 
 from floater import PositionError, Positions
 from floater.flow import sinusoid
@@ -17,23 +17,23 @@ RELATIVE = {"position": ["floater_relative", {"name": "sinusoidal", "injection":
 
 @torch.no_grad()
 def test_queries_and_keys_are_joined_by_maps_of_sinusoids():
-    model = made(FloaterForConditionalGeneration, **CROSS).double()
+    model = build_model(FloaterForConditionalGeneration, **CROSS).double()
     decoder, x, source = model.decoder, torch.randn(2, 3, 16).double(), torch.randn(2, 5, 16).double()
     attention = decoder.blocks[1].cross_attention
     here, there = Positions.arange(3), Positions.arange(5)
     states = decoder.position.prepare(here), Uncast(decoder.cross_position.prepare(there))
     encoded = Source(source, decoder.cross_position, states[1], None)
-    found, _ = attention(x, encoded, decoder.position, states[0], None)
+    actual, _ = attention(x, encoded, decoder.position, states[0], None)
     q = attention.query(x) + sinusoid(here.query, 16).double() @ decoder.position.maps[1]
     k = attention.key(source) + sinusoid(there.query, 16).double() @ decoder.cross_position.maps[1]
     heads = [y.view(2, -1, 2, 8).transpose(1, 2) for y in (q, k, attention.value(source))]
     expected = attention.output(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
 
 
 @torch.no_grad()
 def test_the_encoder_reads_no_order_and_the_decoder_does():
-    model = made(FloaterForConditionalGeneration, **CROSS).double()
+    model = build_model(FloaterForConditionalGeneration, **CROSS).double()
     source, target = tokens(1, 6), tokens(1, 4)
     turned = source.flip(1)
     encoded = [model.encode(ids).last_hidden_state for ids in (source, turned)]
@@ -43,18 +43,18 @@ def test_the_encoder_reads_no_order_and_the_decoder_does():
 
 
 def test_cached_generation_is_that_without_a_cache():
-    model = made(FloaterForConditionalGeneration, **RELATIVE)
+    model = build_model(FloaterForConditionalGeneration, **RELATIVE)
     ids = tokens(2, 7)
-    found = [model.generate(ids, max_new_tokens=9, use_cache=cached) for cached in (True, False)]
-    assert torch.equal(*found)
+    actual = [model.generate(ids, max_new_tokens=9, use_cache=cached) for cached in (True, False)]
+    assert torch.equal(*actual)
 
 
-@pytest.mark.parametrize("given", [CROSS, RELATIVE])
-def test_it_needs_cross_attention(given):
+@pytest.mark.parametrize("options", [CROSS, RELATIVE])
+def test_it_needs_cross_attention(options):
     with pytest.raises(PositionError, match="acts in cross-attention, which only an encoder-decoder has"):
-        FloaterForCausalLM(config(**given))
+        FloaterForCausalLM(config(**options))
     with pytest.raises(PositionError, match="injection='cross' adds to none"):
-        made(
+        build_model(
             FloaterForConditionalGeneration,
             "sinusoidal",
             position_options={"injection": "cross", "blocks": "all"},

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformer_cases import config, made, tokens
+from transformer_cases import build_model, config, tokens
 from transformers import AutoModelForSeq2SeqLM
 
 from floater import PositionError, Positions
@@ -37,7 +37,7 @@ def options(encoder):
 
 def paired(pair, **changes):
     encoder, decoder = pair.split("-")
-    return made(
+    return build_model(
         FloaterForConditionalGeneration,
         encoder,
         decoder_position=decoder,
@@ -50,8 +50,8 @@ def paired(pair, **changes):
 def test_each_stack_computes_what_it_does_in_a_model_of_its_own_encoding(pair):
     model, ids, target = paired(pair), tokens(2, 5), tokens(2, 4, seed=1)
     encoder, decoder = pair.split("-")
-    reads = made(FloaterForConditionalGeneration, encoder, **options(encoder))
-    writes = made(FloaterForConditionalGeneration, decoder)
+    reads = build_model(FloaterForConditionalGeneration, encoder, **options(encoder))
+    writes = build_model(FloaterForConditionalGeneration, decoder)
     reads.embedding.load_state_dict(model.embedding.state_dict())
     reads.encoder.load_state_dict(model.encoder.state_dict())
     writes.embedding.load_state_dict(model.embedding.state_dict())
@@ -83,7 +83,7 @@ def test_it_is_saved_loaded_and_writes_with_and_without_a_cache(pair, tmp_path):
 
 @torch.no_grad()
 def test_a_model_saved_before_there_was_a_decoder_position_loads(tmp_path):
-    model, ids = made(FloaterForConditionalGeneration, "rotary"), tokens(2, 5)
+    model, ids = build_model(FloaterForConditionalGeneration, "rotary"), tokens(2, 5)
     model.save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     stored = json.loads(path.read_text())
@@ -99,7 +99,7 @@ def test_a_model_saved_before_there_was_a_decoder_position_loads(tmp_path):
 @torch.no_grad()
 def test_lists_are_compositions_and_cross_attention_is_the_decoders():
     both = ["floater_relative", {"name": "sinusoidal", "injection": "cross"}]
-    model = made(FloaterForConditionalGeneration, "structural", decoder_position=both)
+    model = build_model(FloaterForConditionalGeneration, "structural", decoder_position=both)
     assert model.config.decoder_position == "compose"
     ids, target = tokens(1, 4), tokens(1, 3, seed=1)
     source = [Positions.graph([[(0, 1), (1, 2), (1, 3)]]), Positions.graph([[(0, 1), (1, 2), (2, 3)]])]
@@ -114,7 +114,7 @@ def test_lists_are_compositions_and_cross_attention_is_the_decoders():
 @torch.no_grad()
 def test_the_decoders_kind_decides_on_the_model():
     ids = tokens(2, 5)
-    length_aware = made(FloaterForConditionalGeneration, "spr_absolute", decoder_position="ldpe")
+    length_aware = build_model(FloaterForConditionalGeneration, "spr_absolute", decoder_position="ldpe")
     assert length_aware.length is not None
     scores = [
         length_aware(ids, decoder_input_ids=tokens(2, 3), positions=TREE, target_length=torch.tensor([size]))
@@ -125,7 +125,7 @@ def test_the_decoders_kind_decides_on_the_model():
     assert not at_once.autoregressive
     assert at_once.generate(ids, positions=TREE, target_length=torch.tensor([4, 6])).shape == (2, 8)
     with pytest.raises(PositionError, match="'pnat' needs a decoder that is non-autoregressive"):
-        made(FloaterForConditionalGeneration, "none", decoder_position="pnat")
+        build_model(FloaterForConditionalGeneration, "none", decoder_position="pnat")
 
 
 def test_the_stacks_share_no_position_parameters_and_all_are_trained():
@@ -170,7 +170,7 @@ def test_the_stacks_share_no_position_parameters_and_all_are_trained():
 )
 def test_pairs_in_which_a_setting_would_do_nothing_are_refused(position, changes, message):
     with pytest.raises((PositionError, ValueError), match=message):
-        made(FloaterForConditionalGeneration, position, **changes)
+        build_model(FloaterForConditionalGeneration, position, **changes)
 
 
 def test_the_recipe_is_that_of_either_encoding():
@@ -180,7 +180,10 @@ def test_the_recipe_is_that_of_either_encoding():
 
 
 def test_a_reading_of_one_pass_serves_both_stacks():
-    model, ids = made(FloaterForConditionalGeneration, "alibi", decoder_position="rotary"), tokens(2, 5)
+    model, ids = (
+        build_model(FloaterForConditionalGeneration, "alibi", decoder_position="rotary"),
+        tokens(2, 5),
+    )
     target = {"decoder_input_ids": tokens(2, 3)}
     with pytest.raises(PositionError, match="'rotary' has no bias of them"):
         model(ids, reading={"group": [4, 2]}, **target)
@@ -190,4 +193,4 @@ def test_a_reading_of_one_pass_serves_both_stacks():
 @pytest.mark.parametrize("cls", [FloaterForCausalLM, FloaterForSequenceClassification])
 def test_only_encoder_decoders_have_a_decoder_of_their_own(cls):
     with pytest.raises(PositionError, match="only an encoder-decoder has a decoder"):
-        made(cls, "none", decoder_position="alibi")
+        build_model(cls, "none", decoder_position="alibi")

@@ -17,7 +17,7 @@ NEEDING = {"ldpe", "lrpe", "noisy_length", "language_specific", "xl", "xl_heads"
 SERVING = [*sorted(catalogue().keys() - {*REFUSING} - STRUCTURES - NEEDING), "cape"]
 
 
-def made(cls, name, **options):
+def build_model(cls, name, **options):
     torch.manual_seed(0)
     model = cls(small_config(name, vocab_size=37, position_options=options)).double().eval()
     with torch.no_grad():
@@ -53,7 +53,7 @@ def separate(model, tokens):
 )
 @torch.no_grad()
 def test_packed_documents_are_what_they_are_alone(cls, name):
-    model = made(cls, name, **OPTIONS.get(name, {}))
+    model = build_model(cls, name, **OPTIONS.get(name, {}))
     tokens, mask, ids = batch()
     packed = model(tokens, attention_mask=mask, document_ids=ids).logits
     together = model(tokens, attention_mask=mask).logits
@@ -64,14 +64,14 @@ def test_packed_documents_are_what_they_are_alone(cls, name):
 
 @pytest.mark.parametrize("name", REFUSING)
 def test_models_that_read_over_the_tokens_of_a_row_refuse_documents(name):
-    model = made(FloaterForMaskedLM, name)
+    model = build_model(FloaterForMaskedLM, name)
     tokens, mask, ids = batch()
     with pytest.raises(PositionError, match="packed documents"):
         model(tokens, attention_mask=mask, document_ids=ids)
 
 
 def test_positions_are_not_shuffled_among_documents():
-    model = made(FloaterForMaskedLM, "shuffled").train()
+    model = build_model(FloaterForMaskedLM, "shuffled").train()
     tokens, mask, ids = batch()
     with pytest.raises(PositionError, match="packed documents"):
         model(tokens, attention_mask=mask, document_ids=ids)
@@ -79,7 +79,7 @@ def test_positions_are_not_shuffled_among_documents():
 
 @torch.no_grad()
 def test_the_embeddings_of_one_document_do_not_reach_another():
-    model = made(FloaterForMaskedLM, "rotary")
+    model = build_model(FloaterForMaskedLM, "rotary")
     tokens, mask, ids = batch()
     before = model(tokens, attention_mask=mask, document_ids=ids).logits
     tokens[0, 3] = (tokens[0, 3] + 1) % 37
@@ -92,13 +92,13 @@ def test_the_embeddings_of_one_document_do_not_reach_another():
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary", "t5", "shaw", "floater"])
 @torch.no_grad()
 def test_decoding_of_packed_documents_with_a_cache_is_the_whole(name):
-    model = made(FloaterForCausalLM, name)
+    model = build_model(FloaterForCausalLM, name)
     tokens, mask, ids = batch()
     whole = model(tokens, attention_mask=mask, document_ids=ids).logits
     cache, parts = DynamicCache(), []
     for start, stop in ((0, 2), (2, 4), (4, 5), (5, 8)):
-        given = {"attention_mask": mask[:, :stop], "document_ids": ids[:, :stop]}
-        parts.append(model(tokens[:, start:stop], past_key_values=cache, **given).logits)
+        options = {"attention_mask": mask[:, :stop], "document_ids": ids[:, :stop]}
+        parts.append(model(tokens[:, start:stop], past_key_values=cache, **options).logits)
     torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()])
 
 
@@ -106,7 +106,7 @@ def test_positions_restart_in_each_document():
     _, mask, ids = batch()
     positions = Positions.from_documents(ids, mask=mask)
     for row, lengths in enumerate(LENGTHS):
-        wanted = [place for n in lengths for place in range(n)]
+        wanted = [slot for n in lengths for slot in range(n)]
         assert positions.key[row, : len(wanted)].tolist() == wanted
     assert int(positions.key.max()) < 7  # padding too: tables end there
     built = Positions.packed(LENGTHS)
@@ -133,14 +133,14 @@ def test_what_is_no_packing_is_refused():
         Positions(torch.zeros(1, 2), torch.zeros(1, 2), document=torch.zeros(1, 2))
     with pytest.raises(ValueError, match="document covers 3 keys; there are 2"):
         Positions(torch.zeros(1, 2), torch.zeros(1, 2), document=torch.zeros(1, 3).long())
-    model = made(FloaterForMaskedLM, "none")
+    model = build_model(FloaterForMaskedLM, "none")
     with pytest.raises(ValueError, match=r"the document ids are \(1, 2\); it must be \(batch, 3\)"):
         model(torch.tensor([[5, 6, 7]]), document_ids=torch.zeros(1, 2).long())
 
 
 @torch.no_grad()
 def test_the_causal_loss_of_packed_documents_is_the_mean_over_them_alone():
-    model = made(FloaterForCausalLM, "sinusoidal")
+    model = build_model(FloaterForCausalLM, "sinusoidal")
     tokens, mask, ids = batch()
     labels = tokens.masked_fill(mask == 0, -100)
     packed = model(tokens, attention_mask=mask, document_ids=ids, labels=labels).loss
@@ -153,7 +153,7 @@ def test_the_causal_loss_of_packed_documents_is_the_mean_over_them_alone():
 
 @torch.no_grad()
 def test_the_masked_loss_of_packed_documents_is_the_mean_over_every_token():
-    model = made(FloaterForMaskedLM, "sinusoidal")
+    model = build_model(FloaterForMaskedLM, "sinusoidal")
     tokens, mask, ids = batch()
     labels = tokens.masked_fill(mask == 0, -100)
     packed = model(tokens, attention_mask=mask, document_ids=ids, labels=labels)

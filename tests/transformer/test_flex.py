@@ -24,14 +24,14 @@ def served(monkeypatch):
 @pytest.fixture
 def calls(monkeypatch):
     """The number of calls of FlexAttention."""
-    made = []
+    created = []
 
     def counted(*args, **kwargs):
-        made.append(kwargs)
+        created.append(kwargs)
         return flex_attention(*args, **kwargs)
 
     monkeypatch.setattr(kernels, "flex_attention", counted)
-    return made
+    return created
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_values_and_gradients_are_those_of_the_formula(causal, masked, heads):
     if mask is not None:
         seen = seen & mask
     weights = logits.masked_fill(~seen, -1e9).softmax(-1) * seen
-    wanted, given = weights @ v, [q, k, v] if bias is None else [q, k, v, bias]
+    wanted, inputs = weights @ v, [q, k, v] if bias is None else [q, k, v, bias]
     out = flex_attention(q, k, v, 0.3, bias=bias, mask=mask, causal=causal)
     torch.testing.assert_close(out, wanted)
     above = torch.randn_like(out)
-    pairs = (torch.autograd.grad(x, given, above) for x in (out, wanted))
+    pairs = (torch.autograd.grad(x, inputs, above) for x in (out, wanted))
     for ours, formula in zip(*pairs, strict=True):
         torch.testing.assert_close(ours, formula, atol=1e-5, rtol=1e-4)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformer_cases import made, tokens
+from transformer_cases import build_model, tokens
 
 from floater import PositionError, Positions
 from floater.positions import continue_positions
@@ -49,7 +49,7 @@ def whole(case, length):
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("case", CASES)
 def test_a_language_model_writes_at_given_positions(case, use_cache):
-    model, ids = made(FloaterForCausalLM, case), tokens(2, 5)
+    model, ids = build_model(FloaterForCausalLM, case), tokens(2, 5)
     settings = {"max_new_tokens": WRITTEN, "min_new_tokens": WRITTEN, "do_sample": False}
     settings |= {"output_logits": True, "return_dict_in_generate": True, "use_cache": use_cache}
     out = model.generate(ids, attention_mask=LEFT, positions=prompt(case), **settings)
@@ -63,7 +63,7 @@ def test_a_language_model_writes_at_given_positions(case, use_cache):
 @pytest.mark.parametrize("case", ["ldpe", "language_specific", "xl", "rotary"])
 def test_beams_and_samples_keep_the_positions_of_their_text(case):
     """A batch gives each text what it gets alone, without padding; sampled texts have their own logits."""
-    model, ids = made(FloaterForCausalLM, case), tokens(2, 5)
+    model, ids = build_model(FloaterForCausalLM, case), tokens(2, 5)
     beams = {"max_new_tokens": WRITTEN, "num_beams": 3, "do_sample": False, "num_return_sequences": 2}
     both = model.generate(ids, attention_mask=LEFT, positions=prompt(case), **beams)
     for row, first in ((0, 2), (1, 0)):
@@ -96,7 +96,7 @@ def test_beams_and_samples_keep_the_positions_of_their_text(case):
 
 @torch.no_grad()
 def test_position_ids_of_generate_are_those_of_forward():
-    model, ids = made(FloaterForCausalLM, "learned"), tokens(2, 5)
+    model, ids = build_model(FloaterForCausalLM, "learned"), tokens(2, 5)
     at = torch.tensor([[-1, -1, 5, 6, 7], [3, 4, 5, 6, 7]])  # padding may have any
     settings = {"max_new_tokens": WRITTEN, "do_sample": False, "num_beams": 2}
     written = model.generate(ids, attention_mask=LEFT, position_ids=at, **settings)
@@ -123,11 +123,11 @@ def test_position_ids_of_generate_are_those_of_forward():
 @pytest.mark.parametrize("case", ["sinusoidal", "rotary", "xl"])
 def test_a_conversation_goes_on_at_its_positions(case):
     """With a cache that the caller keeps; and a prompt that is read in chunks."""
-    model, ids = made(FloaterForCausalLM, case), tokens(2, 5)
+    model, ids = build_model(FloaterForCausalLM, case), tokens(2, 5)
     settings = {"max_new_tokens": 2, "min_new_tokens": 2, "do_sample": False, "return_dict_in_generate": True}
     settings["output_logits"] = True
-    given = {"attention_mask": LEFT, "positions": prompt(case)}
-    first = model.generate(ids, **given, **settings)
+    options = {"attention_mask": LEFT, "positions": prompt(case)}
+    first = model.generate(ids, **options, **settings)
     mask = torch.cat([LEFT, torch.ones(2, 2, dtype=torch.long)], 1)
     again = model.generate(
         first.sequences,
@@ -138,7 +138,7 @@ def test_a_conversation_goes_on_at_its_positions(case):
     )
     expected = model(again.sequences[:, :8], positions=whole(case, 8), use_cache=False).logits[:, -1]
     torch.testing.assert_close(again.logits[1], expected, atol=2e-5, rtol=1e-4)
-    chunks = model.generate(ids, **given, **settings, prefill_chunk_size=2)
+    chunks = model.generate(ids, **options, **settings, prefill_chunk_size=2)
     torch.testing.assert_close(chunks.logits[1], first.logits[1], atol=2e-5, rtol=1e-4)
     guesses = model.generate(ids[:1], positions=_row(prompt(case), 0), prompt_lookup_num_tokens=2, **settings)
     plain = model.generate(ids[:1], positions=_row(prompt(case), 0), **settings)
@@ -156,7 +156,7 @@ def _row(positions, row):
 
 @torch.no_grad()
 def test_a_prompt_of_embeddings_has_positions():
-    model, ids = made(FloaterForCausalLM, "rotary"), tokens(1, 4)
+    model, ids = build_model(FloaterForCausalLM, "rotary"), tokens(1, 4)
     at, settings = torch.tensor([[7, 8, 9, 10]]), {"max_new_tokens": WRITTEN, "do_sample": False}
     embeds = model.get_input_embeddings()(ids)
     written = model.generate(inputs_embeds=embeds, position_ids=at, **settings)
@@ -166,7 +166,7 @@ def test_a_prompt_of_embeddings_has_positions():
 @torch.no_grad()
 def test_packed_documents_are_continued():
     """The last document of a row goes on, at its own positions, as it does alone."""
-    model, ids = made(FloaterForCausalLM, "sinusoidal"), tokens(1, 5)
+    model, ids = build_model(FloaterForCausalLM, "sinusoidal"), tokens(1, 5)
     settings = {"max_new_tokens": WRITTEN, "do_sample": False}
     written = model.generate(ids, positions=Positions.packed([[3, 2]]), **settings)
     assert torch.equal(written[:, 5:], model.generate(ids[:, 3:], **settings)[:, 2:])
@@ -177,7 +177,7 @@ def test_packed_documents_are_continued():
 @pytest.mark.parametrize("case", ["ldpe", "lrpe", "language_specific", "xl", "learned", "floater", "rotary"])
 def test_an_encoder_decoder_writes_at_given_positions(case, beams):
     options = {"position_options": {"plain": True}} if case in ("ldpe", "lrpe") else {}
-    model, ids = made(FloaterForConditionalGeneration, case, **options), tokens(2, 5)
+    model, ids = build_model(FloaterForConditionalGeneration, case, **options), tokens(2, 5)
     source = prompt(case)
     settings = {"max_new_tokens": WRITTEN, "min_new_tokens": WRITTEN, "do_sample": False, "num_beams": beams}
     settings |= {"output_logits": True, "return_dict_in_generate": True, "attention_mask": LEFT}
@@ -205,7 +205,7 @@ def test_an_encoder_decoder_writes_at_given_positions(case, beams):
 
 @torch.no_grad()
 def test_source_ids_and_a_targets_length_reach_the_encoder_decoder():
-    model, ids = made(FloaterForConditionalGeneration, "ldpe"), tokens(2, 5)
+    model, ids = build_model(FloaterForConditionalGeneration, "ldpe"), tokens(2, 5)
     target = Positions(torch.tensor([[0]]), torch.tensor([[0]]), target_length=torch.tensor([4, 6]))
     settings = {"max_new_tokens": WRITTEN, "do_sample": False, "num_beams": 2}
     settings |= {"output_scores": True, "return_dict_in_generate": True}
@@ -220,7 +220,7 @@ def test_source_ids_and_a_targets_length_reach_the_encoder_decoder():
 
 
 def test_positions_that_do_not_go_on_are_refused():
-    model, ids = made(FloaterForCausalLM, "sinusoidal"), tokens(2, 4)
+    model, ids = build_model(FloaterForCausalLM, "sinusoidal"), tokens(2, 4)
     times = Positions.times(torch.rand(1, 4))
     with pytest.raises(ValueError, match=r"of 4 tokens are real numbers, .* where token 4 is"):
         model.generate(ids, positions=times, max_new_tokens=2)
@@ -251,11 +251,13 @@ def test_positions_that_do_not_go_on_are_refused():
     with pytest.raises(ValueError, match="queries from token 3 on; token 0 is one, too"):
         model.generate(ids, positions=step, max_new_tokens=2)
     with pytest.raises(PositionError, match="ends at position 31; position 32 was requested"):
-        made(FloaterForCausalLM, "learned").generate(ids, position_ids=torch.arange(29, 33), max_new_tokens=2)
+        build_model(FloaterForCausalLM, "learned").generate(
+            ids, position_ids=torch.arange(29, 33), max_new_tokens=2
+        )
 
 
 def test_a_reading_rule_goes_with_positions():
-    model, ids = made(FloaterForCausalLM, "sinusoidal"), tokens(1, 4)
+    model, ids = build_model(FloaterForCausalLM, "sinusoidal"), tokens(1, 4)
     at = torch.tensor([[40, 41, 42, 43]])
     settings = {"max_new_tokens": 3, "do_sample": False, "reading": Reading(128, interpolate=True)}
     out = model.generate(ids, position_ids=at, use_cache=False, **settings)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from accelerate.utils import send_to_device
-from transformer_cases import made, tokens
+from transformer_cases import build_model, tokens
 
 from floater import PositionError, Positions
 from floater.flow import sinusoid
@@ -34,7 +34,7 @@ def target(cls):
 
 @pytest.mark.parametrize("cls", EVERY)
 def test_positions_of_the_mask_change_nothing(cls):
-    model, ids, mask = made(cls), tokens(2, 5), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
+    model, ids, mask = build_model(cls), tokens(2, 5), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
     expected = model(ids, mask, **target(cls))[0]
     placed = Positions.from_mask(mask)
     assert torch.equal(model(ids, mask, positions=placed, **target(cls))[0], expected)
@@ -46,31 +46,31 @@ def test_positions_of_the_mask_change_nothing(cls):
 @pytest.mark.parametrize("cls", EVERY)
 def test_times_are_what_the_position_model_reads(cls):
     """Sinusoids at real times, added by hand to the embeddings of the same model without positions."""
-    model, plain, ids = made(cls, "sinusoidal"), made(cls, "none"), tokens(2, 4)
+    model, plain, ids = build_model(cls, "sinusoidal"), build_model(cls, "none"), tokens(2, 4)
     if cls is FloaterForConditionalGeneration:
         plain.decoder.load_state_dict(model.decoder.state_dict())
         plain.decoder.position = model.decoder.position
     embeds = plain.get_input_embeddings()(ids) + sinusoid(TIMES, 16) / math.sqrt(16)
     expected = plain(inputs_embeds=embeds, **target(cls))[0]
-    found = model(ids, positions=Positions.times(TIMES), **target(cls))[0]
-    torch.testing.assert_close(found, expected)
-    assert not torch.allclose(found, model(ids, **target(cls))[0], atol=1e-3)
+    actual = model(ids, positions=Positions.times(TIMES), **target(cls))[0]
+    torch.testing.assert_close(actual, expected)
+    assert not torch.allclose(actual, model(ids, **target(cls))[0], atol=1e-3)
 
 
 @pytest.mark.parametrize("cls", [*ENCODERS, FloaterForConditionalGeneration])
 def test_a_graph_reaches_the_position_model(cls):
     """Without an order of the tokens, a graph whose nodes are renumbered gives the renumbered outputs."""
-    model, ids = made(cls, "structural"), tokens(1, 4)
+    model, ids = build_model(cls, "structural"), tokens(1, 4)
     edges, order = [(0, 1), (1, 2), (1, 3)], torch.tensor([0, 3, 1, 2])
-    place = order.argsort().tolist()
-    renumbered = [(place[u], place[v]) for u, v in edges]
+    rank = order.argsort().tolist()
+    renumbered = [(rank[u], rank[v]) for u, v in edges]
     run = model.encode if cls is FloaterForConditionalGeneration else model
     expected = run(ids, positions=Positions.graph([edges]))[0]
-    found = run(ids[:, order], positions=Positions.graph([renumbered]))[0]
+    actual = run(ids[:, order], positions=Positions.graph([renumbered]))[0]
     if cls is FloaterForSequenceClassification:
-        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(actual, expected)
     else:
-        torch.testing.assert_close(found, expected[:, order])
+        torch.testing.assert_close(actual, expected[:, order])
     other = run(ids, positions=Positions.graph([[(0, 1), (0, 2), (0, 3)]]))[0]
     assert not torch.allclose(other, expected, atol=1e-3)
     with pytest.raises(PositionError, match=r"build the positions with Positions\.graph"):
@@ -78,28 +78,28 @@ def test_a_graph_reaches_the_position_model(cls):
 
 
 def test_classification_reads_the_first_token_of_the_positions():
-    model, ids = made(FloaterForSequenceClassification, num_labels=3), tokens(2, 3)
+    model, ids = build_model(FloaterForSequenceClassification, num_labels=3), tokens(2, 3)
     left = torch.cat([torch.zeros(2, 2, dtype=torch.long), ids], 1)
     placed = Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1]]))
     torch.testing.assert_close(model(left, positions=placed).logits, model(ids).logits)
 
 
 def test_cached_decoding_takes_the_times_of_new_and_old_tokens():
-    model, ids = made(FloaterForCausalLM, "sinusoidal"), tokens(2, 4)
+    model, ids = build_model(FloaterForCausalLM, "sinusoidal"), tokens(2, 4)
     expected = model(ids, positions=Positions.times(TIMES), use_cache=False).logits
-    cache, found = None, []
+    cache, actual = None, []
     for t in range(4):
         step = Positions(query=TIMES[:, t : t + 1], key=TIMES[:, : t + 1])
         out = model(ids[:, t : t + 1], past_key_values=cache, positions=step, use_cache=True)
-        found.append(out.logits)
+        actual.append(out.logits)
         cache = out.past_key_values
-    torch.testing.assert_close(torch.cat(found, 1), expected)
+    torch.testing.assert_close(torch.cat(actual, 1), expected)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("case", ["floater", "structural"])
 def test_generation_keeps_each_samples_positions(beams, case):
-    model, ids = made(FloaterForConditionalGeneration, case), tokens(2, 4)
+    model, ids = build_model(FloaterForConditionalGeneration, case), tokens(2, 4)
     parents = [[1, -1, 1, 1], [-1, 0, 1, 2]]
     if case == "floater":
         positions = Positions.times(TIMES)
@@ -110,8 +110,8 @@ def test_generation_keeps_each_samples_positions(beams, case):
     settings = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": beams, "do_sample": False}
     settings |= {"output_scores": True, "return_dict_in_generate": True}
     both = model.generate(ids, positions=positions, **settings)
-    for i, own in enumerate(alone):
-        one = model.generate(ids[i : i + 1], positions=own, **settings)
+    for i, single in enumerate(alone):
+        one = model.generate(ids[i : i + 1], positions=single, **settings)
         assert torch.equal(one.sequences[0], both.sequences[i])
         torch.testing.assert_close(one.scores[0], both.scores[0][i * beams : (i + 1) * beams])
     if case == "floater":  # the others refuse
@@ -120,7 +120,7 @@ def test_generation_keeps_each_samples_positions(beams, case):
 
 
 def test_a_target_length_is_for_the_decoder():
-    model = made(FloaterForConditionalGeneration, "ldpe", position_options={"plain": True})
+    model = build_model(FloaterForConditionalGeneration, "ldpe", position_options={"plain": True})
     ids, decoder_ids = tokens(2, 4), tokens(2, 3)
     outs = [
         model(ids, None, decoder_ids, positions=Positions.arange(4).but(target_length=torch.tensor([n])))
@@ -137,7 +137,7 @@ def test_a_target_length_is_for_the_decoder():
 
 @pytest.mark.parametrize("cls", EVERY)
 def test_positions_that_do_not_fit_are_refused(cls):
-    model, ids = made(cls), tokens(2, 4)
+    model, ids = build_model(cls), tokens(2, 4)
     with pytest.raises(ValueError, match="are of 3 queries and 3 keys; there are 4 new and 0 cached tokens"):
         model(ids, positions=Positions.arange(3), **target(cls))
     with pytest.raises(ValueError, match="are of 3 samples; the batch has 2"):
@@ -149,7 +149,7 @@ def test_positions_that_do_not_fit_are_refused(cls):
 
 
 def test_positions_of_a_whole_text_are_refused_with_a_cache():
-    model, ids = made(FloaterForCausalLM), tokens(1, 4)
+    model, ids = build_model(FloaterForCausalLM), tokens(1, 4)
     cache = model(ids, use_cache=True).past_key_values
     with pytest.raises(ValueError, match="are of 4 queries and 4 keys; there are 1 new and 4 cached tokens"):
         model(ids[:, :1], past_key_values=cache, positions=Positions.arange(4))
@@ -157,7 +157,7 @@ def test_positions_of_a_whole_text_are_refused_with_a_cache():
 
 def test_a_trees_padding_is_that_of_the_batch():
     """A batch of trees equals each alone, without an attention mask."""
-    model = made(FloaterForTokenClassification, "tree", position_options={"binary": True})
+    model = build_model(FloaterForTokenClassification, "tree", position_options={"binary": True})
     ids, parents = tokens(2, 4), [[1, -1, 1, 2], [-1, 0]]
     both = model(ids, positions=Positions.tree(parents)).logits
     short = model(ids[1:, :2], positions=Positions.tree(parents[1:])).logits
@@ -165,7 +165,7 @@ def test_a_trees_padding_is_that_of_the_batch():
 
 
 def test_documents_share_a_row_and_keep_their_times():
-    model, ids = made(FloaterForTokenClassification, "sinusoidal"), tokens(1, 4)
+    model, ids = build_model(FloaterForTokenClassification, "sinusoidal"), tokens(1, 4)
     packed = model(ids, document_ids=torch.tensor([[0, 0, 1, 1]]), positions=Positions.times(TIMES[:1]))
     for part in (slice(0, 2), slice(2, 4)):
         alone = model(ids[:, part], positions=Positions.times(TIMES[:1, part]))
@@ -188,19 +188,19 @@ def test_a_graph_is_moved_and_repeated_with_its_words():
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["xl", "xl_heads", "language_specific"])
 def test_models_of_the_source_alone_translate(name):
-    model = made(FloaterForConditionalGeneration, name)
+    model = build_model(FloaterForConditionalGeneration, name)
     ids, at = tokens(2, 6), torch.arange(6)[None]
     positions = Positions(at, at, reordered=torch.tensor([[1, 0, 2, 4, 3, 5], [5, 4, 3, 2, 1, 0]]))
     positions = positions.but(language=torch.tensor([[0] * 6, [1] * 6]))
     written = model.generate(ids, positions=positions, max_new_tokens=5, do_sample=False)
     for row in range(2):
-        own = positions.but(
+        single = positions.but(
             reordered=positions.reordered[row : row + 1],
             language=positions.language[row : row + 1],
         )
         steps = torch.tensor([[1]])
         for _ in range(5):
-            logits = model(ids[row : row + 1], decoder_input_ids=steps, positions=own).logits
+            logits = model(ids[row : row + 1], decoder_input_ids=steps, positions=single).logits
             steps = torch.cat([steps, logits[:, -1:].argmax(-1)], 1)
         assert torch.equal(steps[0], written[row, : steps.shape[1]])
     other = positions.but(reordered=at, language=positions.language.flip(0))

@@ -23,14 +23,14 @@ def size(weight):
 def test_those_of_t5_are_as_large_as_in_transformers():
     theirs = T5Model(T5Config(vocab_size=11, d_model=DIM, d_kv=HEAD, num_heads=HEADS, num_layers=2, d_ff=DIM))
     model = FloaterForConditionalGeneration(config("t5"))
-    for own, their in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
-        for block, layer in zip(own.blocks, their.block, strict=True):
+    for ours, their in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
+        for block, layer in zip(ours.blocks, their.block, strict=True):
             for a, b in zip(("query", "key", "value", "output"), "qkvo", strict=True):
                 weight = getattr(block.attention, a).weight
                 wanted = getattr(layer.layer[0].SelfAttention, b).weight
                 assert size(weight) == pytest.approx(size(wanted), rel=0.1), a
         table = their.block[0].layer[0].SelfAttention.relative_attention_bias.weight
-        assert size(own.position.table.weight) == pytest.approx(size(table), rel=0.3)
+        assert size(ours.position.table.weight) == pytest.approx(size(table), rel=0.3)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_a_checkpoints_weights_stay_as_they_are(tmp_path):
     # the table is missing, so the stack has something left to initialise
     loaded = FloaterModel.from_pretrained(tmp_path, config=config("t5"))
     loaded.init_weights()
-    for own, saved in zip(loaded.encoder.blocks, model.encoder.blocks, strict=True):
-        assert torch.equal(own.attention.query.weight, saved.attention.query.weight)
+    for ours, saved in zip(loaded.encoder.blocks, model.encoder.blocks, strict=True):
+        assert torch.equal(ours.attention.query.weight, saved.attention.query.weight)
     weights = [block.attention.query.weight.detach().clone() for block in loaded.encoder.blocks]
     loaded.save_pretrained(tmp_path / "again")
     again = FloaterModel.from_pretrained(tmp_path / "again")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformer_cases import POSITIONS, config, made, registered, tokens
+from transformer_cases import POSITIONS, build_model, config, registered, tokens
 
 from floater import Positions
 from floater.encodings import PositionModel, StackSpec
@@ -22,7 +22,7 @@ from floater.transformer.uncast import Uncast
 
 @pytest.mark.parametrize("case", POSITIONS)
 def test_only_without_position_is_the_encoder_permutation_equivariant(case):
-    model, ids = made(FloaterModel, case), tokens(2, 7)
+    model, ids = build_model(FloaterModel, case), tokens(2, 7)
     order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
     straight = model(ids).last_hidden_state[:, order]
     permuted = model(ids[:, order]).last_hidden_state
@@ -139,8 +139,8 @@ def test_each_bias_of_the_decoder_enters_where_equations_12_and_13_say(use):
     }
     x, memory = torch.randn(2, target, 16).double(), torch.randn(2, source, 16).double()
     valid = torch.tensor([[1] * 6, [1] * 4 + [0] * 2]).bool()
-    found = decoder(x, Positions.arange(target), memory, Positions.from_mask(valid))
-    torch.testing.assert_close(found, written_out(decoder, x, memory, valid, bias))
+    actual = decoder(x, Positions.arange(target), memory, Positions.from_mask(valid))
+    torch.testing.assert_close(actual, written_out(decoder, x, memory, valid, bias))
 
 
 class Marks(PositionModel):
@@ -168,11 +168,11 @@ def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():
         torch.manual_seed(0)
         encoder = Encoder(config("marks")).double().eval()
     x = torch.randn(2, 5, 16).double()
-    found = encoder(x, Positions.arange(5))
+    actual = encoder(x, Positions.arange(5))
     y, plain = x + 1, PositionModel(encoder.position.spec)
     for layer, block in enumerate(encoder.blocks):
         y = block(y * (layer + 2), plain, Uncast(None), None)
-    torch.testing.assert_close(found, y)
+    torch.testing.assert_close(actual, y)
 
 
 def test_the_hooks_of_cross_attention_see_target_and_source_positions():
@@ -185,11 +185,11 @@ def test_the_hooks_of_cross_attention_see_target_and_source_positions():
     target, memory = Positions.arange(3, offset=2), Positions.from_mask(mask)
     states = decoder.position.prepare(target), Uncast(decoder.cross_position.prepare(memory))
     encoded = Source(source, decoder.cross_position, states[1], memory.key_valid)
-    found, _ = cross(x, encoded, decoder.position, states[0], None)
+    actual, _ = cross(x, encoded, decoder.position, states[0], None)
     i = torch.tensor([[2], [3], [4]])
     j = torch.tensor([[[0], [0], [1], [2]], [[0], [1], [2], [3]]])
     q, k, v = cross.query(x) + i, cross.key(source) + 2 * j, cross.value(source) - j
-    torch.testing.assert_close(found, attended(cross, q, k, v, mask.bool()[:, None, None, :]))
+    torch.testing.assert_close(actual, attended(cross, q, k, v, mask.bool()[:, None, None, :]))
 
 
 @pytest.mark.parametrize("norm_first", [False, True])

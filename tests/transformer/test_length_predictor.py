@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformer_cases import made, tokens
+from transformer_cases import build_model, tokens
 
 from floater import Positions
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, encoder_decoder
@@ -30,8 +30,8 @@ def test_lengths_and_loss_are_those_of_a_loop_over_texts():
         offset = min(max(true - int(kept.sum()), -REACH), REACH)
         losses.append(-p[offset + REACH].log())
     assert model(source, MASK.bool()).tolist() == lengths
-    found = model.loss(source, MASK.bool(), torch.tensor(truth))
-    torch.testing.assert_close(found, torch.stack(losses).mean())
+    actual = model.loss(source, MASK.bool(), torch.tensor(truth))
+    torch.testing.assert_close(actual, torch.stack(losses).mean())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -61,12 +61,12 @@ def test_it_learns_lengths_that_the_source_tells():
 
 
 def length_aware(**changes):
-    return made(FloaterForConditionalGeneration, "noisy_length", **changes)
+    return build_model(FloaterForConditionalGeneration, "noisy_length", **changes)
 
 
-def out(model, **given):
+def out(model, **options):
     ids = tokens(3, 5)
-    return model(ids, MASK, decoder_input_ids=tokens(3, 4, seed=1), use_cache=False, **given)
+    return model(ids, MASK, decoder_input_ids=tokens(3, 4, seed=1), use_cache=False, **options)
 
 
 @torch.no_grad()
@@ -87,13 +87,13 @@ def test_the_length_is_the_one_given_that_of_the_labels_or_the_predicted():
 @torch.no_grad()
 def test_the_loss_is_that_of_the_tokens_and_of_the_length():
     model = length_aware()
-    found, source = out(model, labels=LABELS), model.encode(tokens(3, 5), MASK)[0]
-    of_tokens = F.cross_entropy(found.logits.flatten(0, 1), LABELS.flatten())
-    of_length = model.length.loss(source, MASK.bool(), torch.tensor([4, 2, 3]))
-    torch.testing.assert_close(found.auxiliary_loss, of_length)
-    torch.testing.assert_close(found.loss, of_tokens + of_length)
+    actual, source = out(model, labels=LABELS), model.encode(tokens(3, 5), MASK)[0]
+    token_loss = F.cross_entropy(actual.logits.flatten(0, 1), LABELS.flatten())
+    length_loss = model.length.loss(source, MASK.bool(), torch.tensor([4, 2, 3]))
+    torch.testing.assert_close(actual.auxiliary_loss, length_loss)
+    torch.testing.assert_close(actual.loss, token_loss + length_loss)
     half = out(model, labels=LABELS, num_items_in_batch=18)  # of an update twice as large
-    torch.testing.assert_close(half.loss, (of_tokens + of_length) / 2)
+    torch.testing.assert_close(half.loss, (token_loss + length_loss) / 2)
     assert out(model, target_length=torch.tensor([4, 2, 3])).auxiliary_loss is None  # nothing is learned
 
 
@@ -103,7 +103,7 @@ def test_training_without_labels_learns_the_length_of_the_inputs_for_it():
     assert inputs["target_length"].tolist() == [4, 2, 3]
     model(tokens(3, 5), MASK, **inputs).auxiliary_loss.backward()
     assert bool(model.length.offset.weight.grad.any())
-    assert "target_length" not in made(FloaterForConditionalGeneration, "none").training_inputs(LABELS)
+    assert "target_length" not in build_model(FloaterForConditionalGeneration, "none").training_inputs(LABELS)
 
 
 @pytest.mark.parametrize("beams", [1, 3])
@@ -131,7 +131,7 @@ def test_generation_counts_down_from_the_predicted_length(beams):
 
 
 def test_only_who_reads_a_length_takes_one():
-    model = made(FloaterForConditionalGeneration, "sinusoidal")
+    model = build_model(FloaterForConditionalGeneration, "sinusoidal")
     assert model.length is None
     with pytest.raises(TypeError, match="position model 'sinusoidal' does not take target_length"):
         out(model, target_length=torch.tensor([3, 3, 3]))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from transformer_cases import config, made, tokens
+from transformer_cases import build_model, config, tokens
 from transformers import DynamicCache
 
 from floater import PositionError, build, catalogue
@@ -73,10 +73,10 @@ def test_it_is_a_ratio_of_sums_over_pairs(causal, kind, lengths, w, monkeypatch)
         return seen and (not causal or s <= t + slots - length)
 
     mask = None if valid is None else valid.view(2, 1, -1, slots)
-    found = linear_attention(q, k, v, scale=0.3, mask=mask, causal=causal, w=w)
+    actual = linear_attention(q, k, v, scale=0.3, mask=mask, causal=causal, w=w)
     wanted = by_pairs(q, k, v, 0.3, allowed, weight if w is None else random_weight)
-    torch.testing.assert_close(found, wanted)
-    for a, b in zip(*(torch.autograd.grad(y.sin().sum(), (q, k, v)) for y in (found, wanted)), strict=True):
+    torch.testing.assert_close(actual, wanted)
+    for a, b in zip(*(torch.autograd.grad(y.sin().sum(), (q, k, v)) for y in (actual, wanted)), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -87,7 +87,7 @@ NAMES = ["none", "sinusoidal", "rotary", "floater", "spe_sine", "spe_conv"]
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_models_of_queries_and_keys_take_linear_attention(name, attention):
-    model = made(FloaterForCausalLM, name, attention=attention)
+    model = build_model(FloaterForCausalLM, name, attention=attention)
     ids = tokens(3, 10)
     mask = torch.tensor([[1] * 10, [0] * 2 + [1] * 8, [0] * 5 + [1] * 5])
     whole = model(ids, attention_mask=mask).logits
@@ -109,7 +109,7 @@ def test_models_of_queries_and_keys_take_linear_attention(name, attention):
 @pytest.mark.parametrize("attention", ["linear", "performer"])
 def test_stochastic_positions_train_with_linear_attention(cls, gated, name, attention):
     options = {"gated": gated, "realizations": 8}
-    model = made(cls, name, position_options=options, attention=attention).train()
+    model = build_model(cls, name, position_options=options, attention=attention).train()
     model(tokens(2, 6), labels=tokens(2, 6, seed=1)).loss.backward()
     for key, parameter in model.named_parameters():
         assert bool(parameter.grad.isfinite().all()), key
@@ -123,10 +123,10 @@ def test_stochastic_positions_train_with_linear_attention(cls, gated, name, atte
 def test_filtered_queries_and_keys_go_through_the_kernel(name, gated):
     """One block written out: q' and k' of the filters, then sums over pairs of their features."""
     options = {"gated": gated, "realizations": 6}
-    model = made(FloaterModel, name, position_options=options, num_hidden_layers=1, **LINEAR).double()
+    model = build_model(FloaterModel, name, position_options=options, num_hidden_layers=1, **LINEAR).double()
     seen = {}
     attention, position = model.encoder.blocks[0].attention, model.encoder.position
-    hook = attention.register_forward_hook(lambda module, given, out: seen.update(x=given[0], out=out[0]))
+    hook = attention.register_forward_hook(lambda module, inputs, out: seen.update(x=inputs[0], out=out[0]))
     model(tokens(2, 5))
     hook.remove()
     x = seen["x"]
@@ -178,10 +178,10 @@ def test_features_of_long_vectors_neither_overflow_nor_lose_their_gradient(queri
 def test_stochastic_positions_estimate_full_attention_by_the_performer():
     """The same weights with softmax attention and with many features: nearly the same outputs."""
     options = {"realizations": 16}
-    full = made(FloaterModel, "spe_sine", position_options=options)
+    full = build_model(FloaterModel, "spe_sine", position_options=options)
     errors = []
     for count in (64, 8192):
-        linear = made(
+        linear = build_model(
             FloaterModel,
             "spe_sine",
             position_options=options,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformer_cases import made, tokens
+from transformer_cases import build_model, tokens
 from transformers import DynamicCache
 
 from floater import PositionError, catalogue
@@ -21,14 +21,14 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def model(name, **changes):
-    return made(FloaterForCausalLM, name, **changes)
+    return build_model(FloaterForCausalLM, name, **changes)
 
 
-def segmented(model, ids, memory, cuts, **given):
+def segmented(model, ids, memory, cuts, **options):
     parts, start = [], 0
     for stop in cuts:
-        own = {name: value[:, start:stop] for name, value in given.items()}
-        parts.append(model(ids[:, start:stop], memory=memory, **own).logits)
+        segment = {name: value[:, start:stop] for name, value in options.items()}
+        parts.append(model(ids[:, start:stop], memory=memory, **segment).logits)
         start = stop
     return torch.cat(parts, 1)
 
@@ -38,8 +38,8 @@ def segmented(model, ids, memory, cuts, **given):
 @torch.no_grad()
 def test_segments_that_remember_everything_are_one_full_pass(name, norm_first):
     lm, ids = model(name, norm_first=norm_first), tokens(2, 12)
-    found = segmented(lm, ids, Memory(12), (4, 5, 9, 12))
-    torch.testing.assert_close(found, lm(ids, use_cache=False).logits, **CLOSE)
+    actual = segmented(lm, ids, Memory(12), (4, 5, 9, 12))
+    torch.testing.assert_close(actual, lm(ids, use_cache=False).logits, **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["transformer_xl", "t5", "rotary", "shortformer", "rotary, clock"])
@@ -49,12 +49,12 @@ def test_documents_and_padding_beside_a_memory(name):
     mask = torch.ones(2, 12, dtype=torch.long)
     mask[1, 10:] = 0
     documents = torch.tensor([[5] * 6 + [7] * 6, [3] * 12])
-    given = {"attention_mask": mask, "document_ids": documents}
-    found = segmented(lm, ids, Memory(12), (4, 8, 12), **given)
-    whole = lm(ids, use_cache=False, **given).logits
-    torch.testing.assert_close(found[mask.bool()], whole[mask.bool()], **CLOSE)
+    options = {"attention_mask": mask, "document_ids": documents}
+    actual = segmented(lm, ids, Memory(12), (4, 8, 12), **options)
+    whole = lm(ids, use_cache=False, **options).logits
+    torch.testing.assert_close(actual[mask.bool()], whole[mask.bool()], **CLOSE)
     alone = lm(ids[:1, 6:], use_cache=False).logits
-    torch.testing.assert_close(found[:1, 6:], alone, **CLOSE)
+    torch.testing.assert_close(actual[:1, 6:], alone, **CLOSE)
 
 
 @torch.no_grad()
@@ -82,9 +82,9 @@ def by_hand(lm, ids, size, length):
     return torch.cat(out, 1)
 
 
-def sinusoids(places, dim):
+def sinusoids(numbers, dim):
     rate = 10000 ** (-torch.arange(0, dim, 2, dtype=torch.double) / dim)
-    angle = torch.tensor(places, dtype=torch.double)[:, None] * rate
+    angle = torch.tensor(numbers, dtype=torch.double)[:, None] * rate
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1).float()
 
 
@@ -119,16 +119,16 @@ def attended(lm, layer, block, read, old):
 @pytest.mark.parametrize(("size", "length"), [(3, 4), (4, 4), (7, 2)])
 def test_a_bounded_memory_is_the_loop_and_no_gradient_goes_back_into_it(name, size, length):
     lm, ids, memory = model(name), tokens(2, 8), Memory(size)
-    found = segmented(lm, ids, memory, range(length, 9, length))
+    actual = segmented(lm, ids, memory, range(length, 9, length))
     wanted = by_hand(lm, ids, size, length)
-    torch.testing.assert_close(found, wanted, **CLOSE)
+    torch.testing.assert_close(actual, wanted, **CLOSE)
     assert memory.length == size
     assert not any(hidden.requires_grad for hidden in memory.hidden)
-    pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(3))
+    pull = torch.randn(actual.shape, generator=torch.Generator().manual_seed(3))
     names, parameters = zip(*lm.named_parameters(), strict=True)
     for key, a, b in zip(
         names,
-        *(torch.autograd.grad((y * pull).sum(), parameters, allow_unused=True) for y in (found, wanted)),
+        *(torch.autograd.grad((y * pull).sum(), parameters, allow_unused=True) for y in (actual, wanted)),
         strict=True,
     ):
         if a is not None:
@@ -165,4 +165,4 @@ def test_what_does_not_fit_a_memory_is_refused():
     with pytest.raises(ValueError, match="the memory has 0 tokens"):
         Memory(0)
     with pytest.raises(PositionError, match="a memory needs a causal stack"):
-        made(FloaterForMaskedLM, "rotary").model(tokens(1, 4), memory=Memory(4))
+        build_model(FloaterForMaskedLM, "rotary").model(tokens(1, 4), memory=Memory(4))

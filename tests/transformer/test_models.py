@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformer_cases import POSITIONS, VOCABULARY, config, made, tokens
+from transformer_cases import POSITIONS, VOCABULARY, build_model, config, tokens
 from transformers import Trainer, TrainingArguments
 
 from floater.transformer import (
@@ -41,28 +41,30 @@ def by_hand(cls, logits, labels):
 
 @pytest.mark.parametrize("cls", HEADS)
 def test_the_loss_is_a_mean_over_labels_that_are_not_left_out(cls):
-    model, batch = made(cls), labelled(cls)
+    model, batch = build_model(cls), labelled(cls)
     out = model(**batch)
     expected, count = by_hand(cls, out.logits, batch["labels"])
     torch.testing.assert_close(out.loss, expected)
-    torch.testing.assert_close(made(type("Own", (cls,), {}))(**batch).loss, expected)  # whatever its name
+    torch.testing.assert_close(
+        build_model(type("Own", (cls,), {}))(**batch).loss, expected
+    )  # whatever its name
     over_more = model(**batch, num_items_in_batch=torch.tensor(3 * count)).loss
     torch.testing.assert_close(over_more, expected / 3)
 
 
 def test_decoder_inputs_are_the_labels_shifted_right():
-    model, batch = made(FloaterForConditionalGeneration), labelled(FloaterForConditionalGeneration)
+    model, batch = build_model(FloaterForConditionalGeneration), labelled(FloaterForConditionalGeneration)
     labels = batch["labels"]
     inputs = model.prepare_decoder_input_ids_from_labels(labels)
     for row, shifted in zip(labels.tolist(), inputs.tolist(), strict=True):
         assert shifted == [1] + [0 if token == -100 else token for token in row[:-1]]
-    given = model(**batch, decoder_input_ids=inputs)
-    assert torch.equal(given.logits, model(**batch).logits)
+    outputs = model(**batch, decoder_input_ids=inputs)
+    assert torch.equal(outputs.logits, model(**batch).logits)
 
 
 @pytest.mark.parametrize(("labels", "problem"), [(3, "single"), (1, "regression"), (3, "multi")])
 def test_classification_reads_the_first_token_wherever_padding_is(labels, problem):
-    model = made(FloaterForSequenceClassification, num_labels=labels)
+    model = build_model(FloaterForSequenceClassification, num_labels=labels)
     ids = tokens(2, 4)
     plain = model(ids).logits
     left, mask = torch.zeros(2, 6, dtype=torch.long), torch.zeros(2, 6, dtype=torch.long)
@@ -80,7 +82,7 @@ def test_classification_reads_the_first_token_wherever_padding_is(labels, proble
 
 @pytest.mark.parametrize("cls", [FloaterModel, *HEADS, FloaterForSequenceClassification])
 def test_embeddings_may_be_given_instead_of_ids(cls):
-    model, ids = made(cls), tokens(2, 6)
+    model, ids = build_model(cls), tokens(2, 6)
     table = model.get_input_embeddings()
     target = {"decoder_input_ids": tokens(2, 4)} if cls is FloaterForConditionalGeneration else {}
     expected = model(ids, **target)[0]
@@ -98,17 +100,17 @@ def test_embeddings_may_be_given_instead_of_ids(cls):
 @pytest.mark.parametrize("argument", ["positions_ids", "token_type_ids", "attention_masks", "head_mask"])
 def test_an_argument_that_would_be_ignored_is_refused(cls, argument):
     with pytest.raises(TypeError, match=rf"does not take .*{argument}"):
-        made(cls)(tokens(1, 3), labels=tokens(1, 3), **{argument: True})
+        build_model(cls)(tokens(1, 3), labels=tokens(1, 3), **{argument: True})
 
 
 def test_an_encoder_decoder_needs_a_target():
     with pytest.raises(ValueError, match="give decoder_input_ids, decoder_inputs_embeds or labels"):
-        made(FloaterForConditionalGeneration)(tokens(1, 3))
+        build_model(FloaterForConditionalGeneration)(tokens(1, 3))
 
 
 @pytest.mark.parametrize("cls", HEADS)
 def test_outputs_come_as_a_tuple_when_asked(cls):
-    model, batch = made(cls), labelled(cls)
+    model, batch = build_model(cls), labelled(cls)
     loss, logits, *_ = model(**batch, return_dict=False)
     torch.testing.assert_close(loss, model(**batch).loss)
     model.config.return_dict = False
@@ -117,7 +119,7 @@ def test_outputs_come_as_a_tuple_when_asked(cls):
 
 @pytest.mark.parametrize("cls", [FloaterForCausalLM, FloaterForConditionalGeneration])
 def test_keys_and_values_are_kept_only_when_they_may_be_of_use(cls):
-    model, ids = made(cls), tokens(1, 3)
+    model, ids = build_model(cls), tokens(1, 3)
     target = {"decoder_input_ids": ids} if cls is FloaterForConditionalGeneration else {}
     assert model(ids, **target).past_key_values is not None
     assert model(ids, labels=ids).past_key_values is None
@@ -127,7 +129,7 @@ def test_keys_and_values_are_kept_only_when_they_may_be_of_use(cls):
 
 @EVERY
 def test_autocast_and_bfloat16_stay_close(case):
-    model = made(FloaterForConditionalGeneration, case)
+    model = build_model(FloaterForConditionalGeneration, case)
     batch = labelled(FloaterForConditionalGeneration)
     exact = model(**batch)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -147,7 +149,7 @@ def test_autocast_and_bfloat16_stay_close(case):
 def test_gradient_checkpointing_leaves_the_gradients(case, norm_first):
     batch, gradients = labelled(FloaterForConditionalGeneration), []
     for checkpointing in (False, True):
-        model = made(FloaterForConditionalGeneration, case, norm_first=norm_first).train()
+        model = build_model(FloaterForConditionalGeneration, case, norm_first=norm_first).train()
         if checkpointing:
             model.gradient_checkpointing_enable()
         model(**batch).loss.backward()
@@ -161,17 +163,17 @@ def test_a_checkpoint_that_blocks_cannot_share_a_state_with_is_refused():
     with pytest.raises(
         ValueError, match="use_reentrant is True; blocks share what the position model prepared"
     ):
-        made(FloaterForCausalLM).gradient_checkpointing_enable({"use_reentrant": True})
+        build_model(FloaterForCausalLM).gradient_checkpointing_enable({"use_reentrant": True})
 
 
 def test_gradient_checkpointing_goes_without_a_cache():
-    model = made(FloaterForCausalLM).train()
+    model = build_model(FloaterForCausalLM).train()
     ids = tokens(2, 5)
     expected = model(ids).logits.square().sum()
     model.gradient_checkpointing_enable()
-    found = model(ids, use_cache=True).logits.square().sum()
-    torch.testing.assert_close(found, expected)
-    found.backward()
+    actual = model(ids, use_cache=True).logits.square().sum()
+    torch.testing.assert_close(actual, expected)
+    actual.backward()
 
 
 @EVERY
@@ -198,7 +200,7 @@ def test_accumulated_gradients_of_hugging_faces_trainer_are_those_of_the_whole_b
     rows = [{name: value[i] for name, value in batch.items()} for i in range(2)]
     updates = []
     for size in (2, 1):
-        model = made(cls)
+        model = build_model(cls)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         arguments = TrainingArguments(
             str(tmp_path),

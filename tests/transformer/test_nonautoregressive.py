@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
-from transformer_cases import made, tokens
+from transformer_cases import build_model, tokens
 from transformers import AutoModelForSeq2SeqLM
 
 from floater import PositionError, Positions
@@ -25,14 +25,14 @@ LENGTHS = torch.tensor([4, 2, 3])
 
 
 def pnat(**changes):
-    return made(FloaterForNonAutoregressiveGeneration, "pnat", **changes)
+    return build_model(FloaterForNonAutoregressiveGeneration, "pnat", **changes)
 
 
 def test_decoder_inputs_are_soft_copies_of_the_source():
     source = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0))
-    found = soft_copy(source, MASK.bool(), LENGTHS)
-    assert found.shape == (3, 4, 2)
-    for row, kept, length, inputs in zip(source, MASK.bool(), LENGTHS.tolist(), found, strict=True):
+    actual = soft_copy(source, MASK.bool(), LENGTHS)
+    assert actual.shape == (3, 4, 2)
+    for row, kept, length, inputs in zip(source, MASK.bool(), LENGTHS.tolist(), actual, strict=True):
         real = row[kept]
         for t in range(length):
             weights = [math.exp(-((j - t * len(real) / length) ** 2) / 0.3) for j in range(len(real))]
@@ -62,19 +62,19 @@ def test_padded_batches_are_the_steps_of_the_paper_text_by_text():
     free = model(ids, MASK, target_length=LENGTHS)
     taught = model(ids, MASK, labels=LABELS)
     assert torch.equal(model(ids, MASK, target_ids=LABELS).logits, taught.logits)
-    of_length, of_order, of_tokens = [], [], []
+    length_losses, order_losses, token_losses = [], [], []
     for row, length in enumerate(LENGTHS.tolist()):
-        own, target = ids[row, MASK[row].bool()], LABELS[row, :length]
-        expected, _ = by_hand(model, own, length)
+        source_ids, target = ids[row, MASK[row].bool()], LABELS[row, :length]
+        expected, _ = by_hand(model, source_ids, length)
         torch.testing.assert_close(free.logits[row, :length], expected)
-        expected, (one, other) = by_hand(model, own, length, target)
+        expected, (one, other) = by_hand(model, source_ids, length, target)
         torch.testing.assert_close(taught.logits[row, :length], expected)
-        of_length.append(one)
-        of_order.append(length * other)
-        of_tokens.append(F.cross_entropy(expected, target, reduction="sum"))
-    auxiliary = sum(of_length) / 3 + sum(of_order) / 9
+        length_losses.append(one)
+        order_losses.append(length * other)
+        token_losses.append(F.cross_entropy(expected, target, reduction="sum"))
+    auxiliary = sum(length_losses) / 3 + sum(order_losses) / 9
     torch.testing.assert_close(taught.auxiliary_loss, auxiliary)
-    torch.testing.assert_close(taught.loss, sum(of_tokens) / 9 + auxiliary)
+    torch.testing.assert_close(taught.loss, sum(token_losses) / 9 + auxiliary)
     half = model(ids, MASK, labels=LABELS, num_items_in_batch=18)
     torch.testing.assert_close(half.loss, taught.loss / 2)
 
@@ -85,16 +85,16 @@ def test_generation_writes_the_likeliest_tokens_up_to_the_first_end():
     with torch.no_grad():
         model.embedding.weight[2] *= 3  # the end token, so that some texts end early
     lengths = model.length(model.encode(ids, MASK)[0], MASK.bool())
-    found = model.generate(ids, MASK)
-    assert torch.equal(found, model.generate(ids, MASK, target_length=lengths))
+    actual = model.generate(ids, MASK)
+    assert torch.equal(actual, model.generate(ids, MASK, target_length=lengths))
     for row, length in enumerate(lengths.tolist()):
         logits, _ = by_hand(model, ids[row, MASK[row].bool()], length)
         logits[:, [0, 1]] = -torch.inf
         words = logits.argmax(-1).tolist()
         words = words[: words.index(2)] if 2 in words else words
         expected = [1, *words, 2]
-        assert found[row].tolist() == expected + [0] * (found.shape[1] - len(expected))
-    assert found.shape[1] == int(lengths.max()) + 2
+        assert actual[row].tolist() == expected + [0] * (actual.shape[1] - len(expected))
+    assert actual.shape[1] == int(lengths.max()) + 2
 
 
 @torch.no_grad()
@@ -136,9 +136,9 @@ def test_it_learns_to_translate_into_another_order():
         optimizer.step()
         optimizer.zero_grad()
     source, target = pairs()
-    found = model.eval().generate(source)
-    assert found.shape == (32, 7)
-    assert float((found[:, 1:6] == target).float().mean()) > 0.8  # 0.28 if only the end is known
+    actual = model.eval().generate(source)
+    assert actual.shape == (32, 7)
+    assert float((actual[:, 1:6] == target).float().mean()) > 0.8  # 0.28 if only the end is known
 
 
 def test_a_saved_model_is_the_same(tmp_path):
@@ -157,7 +157,7 @@ def test_the_kind_of_decoder_follows_from_the_position_model():
     ):
         assert type(encoder_decoder(FloaterConfig.preset("tiny", vocab_size=9, position=name))) is kind
     with pytest.raises(PositionError, match="'sinusoidal' needs a decoder that is autoregressive"):
-        made(FloaterForNonAutoregressiveGeneration, "sinusoidal")
+        build_model(FloaterForNonAutoregressiveGeneration, "sinusoidal")
     with pytest.raises(PositionError, match="plain is False"):
         pnat(position_options={"plain": False})
     with pytest.raises(PositionError, match="unknown position model 'pnt'"):
@@ -165,7 +165,7 @@ def test_the_kind_of_decoder_follows_from_the_position_model():
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("options", "error", "message"),
     [
         ({"labels": LABELS.flip(1)}, ValueError, r"targets are \(3, 4\); .* -100 only on the right"),
         ({"labels": LABELS, "target_length": LENGTHS + 1}, ValueError, "the longest 5 tokens"),
@@ -176,9 +176,9 @@ def test_the_kind_of_decoder_follows_from_the_position_model():
         ({"past_key_values": ()}, TypeError, "does not take past_key_values"),
     ],
 )
-def test_what_does_not_fit_is_refused(given, error, message):
+def test_what_does_not_fit_is_refused(options, error, message):
     with pytest.raises(error, match=message):
-        pnat()(tokens(3, 5), MASK, **given)
+        pnat()(tokens(3, 5), MASK, **options)
 
 
 def test_generation_refuses_a_search_and_ambiguous_ends():

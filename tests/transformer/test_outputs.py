@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformer_cases import VOCABULARY, config, made
+from transformer_cases import VOCABULARY, build_model, config
 
 from floater import Positions
 from floater.transformer import (
@@ -27,7 +27,7 @@ IDS = torch.randint(3, VOCABULARY, (2, 6), generator=torch.Generator().manual_se
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("cls", HEADS)
 def test_states_and_weights_of_every_head(cls, norm_first):
-    model = made(cls, "floater", norm_first=norm_first).eval()
+    model = build_model(cls, "floater", norm_first=norm_first).eval()
     model.set_attn_implementation("eager")
     plain = model(IDS)
     out = model(IDS, output_hidden_states=True, output_attentions=True)
@@ -49,7 +49,7 @@ def test_states_and_weights_of_every_head(cls, norm_first):
 
 
 def test_states_and_weights_of_an_encoder_decoder():
-    model = made(FloaterForConditionalGeneration).eval()
+    model = build_model(FloaterForConditionalGeneration).eval()
     model.set_attn_implementation("eager")
     target = IDS[:, :4]
     out = model(IDS, decoder_input_ids=target, output_hidden_states=True, output_attentions=True)
@@ -68,20 +68,20 @@ def test_states_and_weights_of_an_encoder_decoder():
 
 
 def test_states_of_a_shared_block_are_those_of_every_step():
-    model = made(FloaterModel, share_layers=True, num_hidden_layers=4).eval()
+    model = build_model(FloaterModel, share_layers=True, num_hidden_layers=4).eval()
     assert len(model(IDS, output_hidden_states=True).hidden_states) == 5
 
 
 def test_the_configuration_may_ask():
-    model = made(FloaterModel, output_hidden_states=True).eval()
+    model = build_model(FloaterModel, output_hidden_states=True).eval()
     assert len(model(IDS).hidden_states) == 3
     assert model(IDS, output_hidden_states=False).hidden_states is None
 
 
 def test_weights_that_are_not_computed_are_refused():
     with pytest.raises(ValueError, match="attn_implementation='eager'"):
-        made(FloaterModel, "sinusoidal").eval()(IDS, output_attentions=True)
-    linear = made(FloaterModel, "sinusoidal", attention="linear").eval()
+        build_model(FloaterModel, "sinusoidal").eval()(IDS, output_attentions=True)
+    linear = build_model(FloaterModel, "sinusoidal", attention="linear").eval()
     with pytest.raises(ValueError, match="'linear' has no weights"):
         linear(IDS, output_attentions=True)
     assert not any(module._forward_hooks for module in linear.modules())
@@ -89,7 +89,7 @@ def test_weights_that_are_not_computed_are_refused():
 
 @pytest.mark.parametrize("cls", [FloaterModel, FloaterForCausalLM, FloaterForTokenClassification])
 def test_position_ids_are_positions(cls):
-    model = made(cls).eval()
+    model = build_model(cls).eval()
     ids = torch.tensor([[0, 1, 2, 0, 1, 5]])
     expected = model(IDS, positions=Positions(ids, ids))[0]
     assert torch.equal(model(IDS, position_ids=ids)[0], expected)
@@ -98,7 +98,7 @@ def test_position_ids_are_positions(cls):
 
 
 def test_position_ids_beside_padding_and_a_cache():
-    model = made(FloaterForCausalLM).eval()
+    model = build_model(FloaterForCausalLM).eval()
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     ids = (mask.cumsum(1) - 1).clamp(min=0)
     whole = model(IDS, attention_mask=mask).logits
@@ -107,8 +107,8 @@ def test_position_ids_beside_padding_and_a_cache():
     last = {"attention_mask": mask, "past_key_values": first.past_key_values}
     with pytest.raises(ValueError, match="must continue their positions"):
         model(IDS[:, 5:], position_ids=ids[:, 5:] + 1, **last)
-    found = model(IDS[:, 5:], position_ids=ids[:, 5:], **last).logits
-    torch.testing.assert_close(found[:, 0], whole[:, 5], atol=1e-5, rtol=1e-5)
+    actual = model(IDS[:, 5:], position_ids=ids[:, 5:], **last).logits
+    torch.testing.assert_close(actual[:, 0], whole[:, 5], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_position_ids_beside_padding_and_a_cache():
 )
 def test_position_ids_that_are_none(ids, message):
     with pytest.raises(ValueError, match=message):
-        made(FloaterModel)(IDS, position_ids=ids)
+        build_model(FloaterModel)(IDS, position_ids=ids)
 
 
 def test_positions_and_ids_are_not_given_both():
     with pytest.raises(ValueError, match="not both"):
-        made(FloaterModel)(IDS, position_ids=torch.arange(6)[None], positions=Positions.arange(6))
+        build_model(FloaterModel)(IDS, position_ids=torch.arange(6)[None], positions=Positions.arange(6))
 
 
 def test_multiple_choice_returns_states():

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from transformer_cases import config, made, stirred_encoder, tokens
+from transformer_cases import build_model, config, stirred_encoder, tokens
 from transformers import DynamicCache, EncoderDecoderCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
@@ -34,12 +34,12 @@ ENCODINGS = pytest.mark.parametrize("encoding", ["sinusoidal", "floater"])
 
 
 def model(cls, case, encoding="sinusoidal", **changes):
-    return made(cls, encoding, training_length=LENGTH, **CASES[case], **changes)
+    return build_model(cls, encoding, training_length=LENGTH, **CASES[case], **changes)
 
 
 def read(reading, times, length, count, apart=False):
-    (found,) = spaced(reading, times, length, Positions.arange(count), apart=apart)
-    return found.key_time
+    (actual,) = spaced(reading, times, length, Positions.arange(count), apart=apart)
+    return actual.key_time
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def read(reading, times, length, count, apart=False):
 )
 def test_a_length_spaces_tokens_over_the_horizon(mode, length, expected):
     times = None if mode is None else Times(mode, length=8, max_scale=4.0)
-    found = read(Reading(length, interpolate=mode is None), times, 8, 6)
-    torch.testing.assert_close(found[0], expected(torch.arange(6)), check_dtype=False, rtol=0, atol=1e-12)
+    actual = read(Reading(length, interpolate=mode is None), times, 8, 6)
+    torch.testing.assert_close(actual[0], expected(torch.arange(6)), check_dtype=False, rtol=0, atol=1e-12)
     whole = mode == "subset" or (mode, length) in {("stretch", 20), ("shift", 32), (None, 8)}
-    assert found.is_floating_point() != whole
+    assert actual.is_floating_point() != whole
 
 
 @EVERY
@@ -97,17 +97,17 @@ def test_cached_steps_of_a_declared_length_are_one_pass(case, encoding, length):
     cache, parts = DynamicCache(), []
     for begin in range(0, 12, 3):
         step = slice(begin, begin + 3)
-        given = {"past_key_values": cache, "reading": reading}
-        parts.append(causal(ids[:, step], mask[:, : step.stop], **given).logits)
+        options = {"past_key_values": cache, "reading": reading}
+        parts.append(causal(ids[:, step], mask[:, : step.stop], **options).logits)
     torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], **CLOSE)
     seq = model(FloaterForConditionalGeneration, case, encoding)
     source, valid = tokens(3, 11, seed=1), mask[:, 1:]
     whole = seq(source, valid, ids, use_cache=False, reading=reading).logits
     encoded = seq.encode(source, valid, reading=reading)
     cache, parts = EncoderDecoderCache(DynamicCache(), DynamicCache()), []
-    given = {"attention_mask": valid, "encoder_outputs": encoded, "past_key_values": cache}
+    options = {"attention_mask": valid, "encoder_outputs": encoded, "past_key_values": cache}
     for begin in range(0, 12, 3):
-        parts.append(seq(decoder_input_ids=ids[:, begin : begin + 3], reading=reading, **given).logits)
+        parts.append(seq(decoder_input_ids=ids[:, begin : begin + 3], reading=reading, **options).logits)
     torch.testing.assert_close(torch.cat(parts, 1), whole, **CLOSE)
 
 
@@ -136,16 +136,18 @@ def test_a_beam_search_reads_each_row_at_its_own_length(case):
     seq, ids = model(FloaterForConditionalGeneration, case), tokens(2, 9)
     mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
     search = {"num_beams": 3, "max_new_tokens": 10, "min_new_tokens": 10, "num_return_sequences": 3}
-    given = {"interpolate": case == "interpolate"}
-    both = seq.generate(ids, attention_mask=mask, reading=Reading(torch.tensor([20, 12]), **given), **search)
+    options = {"interpolate": case == "interpolate"}
+    both = seq.generate(
+        ids, attention_mask=mask, reading=Reading(torch.tensor([20, 12]), **options), **search
+    )
     for row, (size, length) in enumerate([(9, 20), (5, 12)]):
-        alone = seq.generate(ids[row : row + 1, :size], reading=Reading(length, **given), **search)
+        alone = seq.generate(ids[row : row + 1, :size], reading=Reading(length, **options), **search)
         assert torch.equal(both[3 * row : 3 * row + 3], alone)
     causal = model(FloaterForCausalLM, case)
-    reading = Reading(12, **given)
-    found = causal.generate(ids, reading=reading, max_new_tokens=3, do_sample=False)
+    reading = Reading(12, **options)
+    actual = causal.generate(ids, reading=reading, max_new_tokens=3, do_sample=False)
     again = causal.generate(ids, reading=reading, max_new_tokens=3, do_sample=False, use_cache=False)
-    assert torch.equal(found, again)
+    assert torch.equal(actual, again)
     with pytest.raises(PositionError, match="declared as 12"):
         causal.generate(ids, reading=reading, max_new_tokens=5, do_sample=False)
 
@@ -156,12 +158,12 @@ def test_far_distances_are_grouped(real):
     bias = position_model(config("alibi"), 1, "self")
     at = torch.tensor([[0.0, 1.5, 7.0, 30.0]]) if real else torch.arange(12)[None]
     positions = Positions(at, at, group=(4, 3))
-    (found,) = bias.correlation(bias.prepare(positions), 0)
+    (actual,) = bias.correlation(bias.prepare(positions), 0)
     for i, t in enumerate(at[0].tolist()):
         for j, s in enumerate(at[0].tolist()):
             d = abs(t - s)
             beyond = (d - 4) / 3 if real else (d - 4) // 3
-            assert float(found[0, i, j]) == pytest.approx(-bias.slopes[0] * (d if d <= 4 else 4 + beyond))
+            assert float(actual[0, i, j]) == pytest.approx(-bias.slopes[0] * (d if d <= 4 else 4 + beyond))
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])
@@ -175,11 +177,11 @@ def test_grouping_changes_biases_of_distances_and_is_refused_elsewhere(name):
         with pytest.raises(PositionError, match=re.escape(f"'{shown}' has no bias of them")):
             encoder(x, at, reading=rule)
         return
-    found = encoder(x, at, reading=rule)
-    assert not torch.allclose(found, encoder(x, at))
+    actual = encoder(x, at, reading=rule)
+    assert not torch.allclose(actual, encoder(x, at))
     left = torch.tensor([[1] * 30, [0] * 10 + [1] * 20])  # not one row of positions, so gathered, not skewed
     both = encoder(torch.cat([x, x]), Positions.from_mask(left), reading=rule)
-    torch.testing.assert_close(both[:1], found)
+    torch.testing.assert_close(both[:1], actual)
 
 
 def naive(attention, x, mask):
@@ -207,28 +209,28 @@ def test_temperature_counts_the_keys_that_a_query_sees(implementation, causal):
     document = torch.tensor([[0, 0, 0, 0, 0, 1], [0] * 6])
     same = document[:, :, None] == document[:, None]
     order = torch.ones(6, 6).bool().tril() if causal else torch.ones(6, 6).bool()
-    for given in (None, valid, valid[:, None] & same):
+    for inputs in (None, valid, valid[:, None] & same):
         mask = order[None, None]
-        if given is not None:
-            mask = mask & (given[:, None, None] if given.ndim == 2 else given[:, None])
-        found, _ = attention(x, none, None, given, None, sharpen=True)
+        if inputs is not None:
+            mask = mask & (inputs[:, None, None] if inputs.ndim == 2 else inputs[:, None])
+        actual, _ = attention(x, none, None, inputs, None, sharpen=True)
         rows = mask.any(-1).expand(2, 1, 6)[:, 0]
-        torch.testing.assert_close(found[rows], naive(attention, x, mask)[rows], **CLOSE)
+        torch.testing.assert_close(actual[rows], naive(attention, x, mask)[rows], **CLOSE)
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @torch.no_grad()
 def test_a_learned_temperature_starts_as_the_plain_transformer_at_the_training_length(implementation):
-    plain = made(FloaterForMaskedLM, "t5", training_length=6, attn_implementation=implementation)
-    learned = made(
+    plain = build_model(FloaterForMaskedLM, "t5", training_length=6, attn_implementation=implementation)
+    learned = build_model(
         FloaterForMaskedLM,
         "t5",
         training_length=6,
         attn_implementation=implementation,
         attention_temperature="learned",
     )
-    found = learned.load_state_dict(plain.state_dict(), strict=False)
-    assert len(found.missing_keys) == 2
+    actual = learned.load_state_dict(plain.state_dict(), strict=False)
+    assert len(actual.missing_keys) == 2
     torch.testing.assert_close(learned(tokens(2, 6)).logits, plain(tokens(2, 6)).logits, **CLOSE)
     assert not torch.allclose(learned(tokens(2, 9)).logits, plain(tokens(2, 9)).logits, atol=1e-3)
 
@@ -239,18 +241,18 @@ def test_temperature_and_groups_decode_with_a_cache(trained):
     changes = {"reading": {"group": [2, 3], "temperature": not trained}}
     changes |= {"attention_temperature": "log"} if trained else {}
     for encoding in ("t5", "alibi", "shaw"):
-        causal = made(FloaterForCausalLM, encoding, training_length=3, **changes)
+        causal = build_model(FloaterForCausalLM, encoding, training_length=3, **changes)
         ids, mask = tokens(2, 12), torch.tensor([[1] * 12, [0] * 4 + [1] * 8])
         whole = causal(ids, mask, use_cache=False).logits
         cache = DynamicCache()
         parts = [causal(ids[:, i : i + 1], mask[:, : i + 1], past_key_values=cache).logits for i in range(12)]
         torch.testing.assert_close(torch.cat(parts, 1)[mask.bool()], whole[mask.bool()], **CLOSE)
-        plain = made(FloaterForCausalLM, encoding, training_length=3)
+        plain = build_model(FloaterForCausalLM, encoding, training_length=3)
         assert not torch.allclose(whole, plain(ids, mask, use_cache=False).logits, atol=1e-3)
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("inputs", "why"),
     [
         ({"stretch": 2}, "reading has no 'stretch'; valid: length, interpolate, group, temperature"),
         ({"length": 0}, "reading.length is 0; it must be at least 1 token"),
@@ -258,9 +260,9 @@ def test_temperature_and_groups_decode_with_a_cache(trained):
         ({"temperature": "hot"}, "reading.temperature is 'hot'; it must be one of True, False"),
     ],
 )
-def test_wrong_values_are_refused(given, why):
+def test_wrong_values_are_refused(inputs, why):
     with pytest.raises(PositionError, match=why):
-        FloaterConfig(reading=given)
+        FloaterConfig(reading=inputs)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +286,7 @@ def test_a_composition_is_refused_by_the_names_of_its_parts():
 
 
 def test_a_rule_that_would_change_nothing_is_refused():
-    for encoding, given, changes, why in (
+    for encoding, inputs, changes, why in (
         ("sinusoidal", {"length": 9}, {}, "no token is spaced by it"),
         ("t5", {"interpolate": True}, {}, "'t5' reads none"),
         ("rotary", {"group": [4, 2]}, {}, "'rotary' has no bias of them"),
@@ -297,15 +299,15 @@ def test_a_rule_that_would_change_nothing_is_refused():
         ),
     ):
         with pytest.raises(PositionError, match=why):
-            FloaterModel(config(encoding, reading=given, **changes))
+            FloaterModel(config(encoding, reading=inputs, **changes))
         with pytest.raises(PositionError, match=why):
-            made(FloaterModel, encoding, **changes)(tokens(1, 3), reading=Reading.of(given))
+            build_model(FloaterModel, encoding, **changes)(tokens(1, 3), reading=Reading.of(inputs))
     with pytest.raises(ValueError, match=r"call eval\(\) first"):
-        made(FloaterModel, "t5").train()(tokens(1, 3), reading=Reading(group=(2, 2)))
+        build_model(FloaterModel, "t5").train()(tokens(1, 3), reading=Reading(group=(2, 2)))
 
 
 def test_the_default_rule_is_saved_with_the_model(tmp_path):
-    causal = made(FloaterForCausalLM, "t5", reading={"group": [2, 3]}, attention_temperature="learned")
+    causal = build_model(FloaterForCausalLM, "t5", reading={"group": [2, 3]}, attention_temperature="learned")
     causal.save_pretrained(tmp_path)
     loaded = FloaterForCausalLM.from_pretrained(tmp_path)
     assert Reading.of(loaded.config.reading).group == (2, 3)

@@ -40,14 +40,14 @@ BLOCK = {
 ours = partial(like_bert, BERT_SIZES)
 
 
-def as_large(own, theirs, pairs):
+def as_large(ours, theirs, pairs):
     """Compare the root mean squares of weights, by name."""
     for a, b in pairs:
-        found, wanted = (
+        actual, wanted = (
             float(model.get_parameter(name).detach().square().mean().sqrt())
-            for model, name in ((own, a), (theirs, b))
+            for model, name in ((ours, a), (theirs, b))
         )
-        assert found == pytest.approx(wanted, rel=0.07), a
+        assert actual == pytest.approx(wanted, rel=0.07), a
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def _seeded():
 
 def test_bert_starts_as_bert():
     theirs = transformers.BertForMaskedLM(transformers.BertConfig(**BERT_SIZES))
-    own = FloaterForMaskedLM(ours("bert_a"))
+    mine = FloaterForMaskedLM(ours("bert_a"))
     names = [
         ("model.embedding.weight", "bert.embeddings.word_embeddings.weight"),
         ("model.encoder.position.tables.0.weight", "bert.embeddings.position_embeddings.weight"),
@@ -67,8 +67,8 @@ def test_bert_starts_as_bert():
     for layer in range(LAYERS):
         start = f"model.encoder.blocks.{layer}.", f"bert.encoder.layer.{layer}."
         names += [(start[0] + a, start[1] + b) for a, (b, _) in BLOCK.items()]
-    as_large(own, theirs, names)
-    counts = [sum(p.numel() for p in model.parameters()) for model in (own, theirs)]
+    as_large(mine, theirs, names)
+    counts = [sum(p.numel() for p in model.parameters()) for model in (mine, theirs)]
     assert counts[1] - counts[0] == 2 * DIM  # two segments
 
 
@@ -83,7 +83,7 @@ def test_t5_starts_as_t5():
             num_layers=LAYERS,
         )
     )
-    own = FloaterForConditionalGeneration(ours("t5", recipe="t5", norm_first=True))
+    mine = FloaterForConditionalGeneration(ours("t5", recipe="t5", norm_first=True))
     names = [("embedding.weight", "shared.weight")]
     for layer in range(LAYERS):
         for stack in ("encoder", "decoder"):
@@ -96,8 +96,8 @@ def test_t5_starts_as_t5():
             names.append(
                 (start[0] + f"cross_attention.{a}.weight", start[1] + f"layer.1.EncDecAttention.{b}.weight")
             )
-    as_large(own, theirs, names)
-    assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in theirs.parameters())
+    as_large(mine, theirs, names)
+    assert sum(p.numel() for p in mine.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
 def test_gpt_starts_as_gpt2():
@@ -106,7 +106,7 @@ def test_gpt_starts_as_gpt2():
             vocab_size=VOCABULARY, n_embd=DIM, n_inner=INNER, n_head=HEADS, n_layer=LAYERS, n_positions=LENGTH
         )
     )
-    own = FloaterForCausalLM(ours("learned", recipe="gpt", norm_first=True))
+    mine = FloaterForCausalLM(ours("learned", recipe="gpt", norm_first=True))
     names = [
         ("model.embedding.weight", "transformer.wte.weight"),
         ("model.encoder.position.tables.0.weight", "transformer.wpe.weight"),
@@ -120,8 +120,8 @@ def test_gpt_starts_as_gpt2():
             ("feed_forward.outer.weight", "mlp.c_proj.weight"),
         ):
             names.append((start[0] + a, start[1] + b))
-    as_large(own, theirs, names)
-    assert sum(p.numel() for p in own.parameters()) == sum(p.numel() for p in theirs.parameters())
+    as_large(mine, theirs, names)
+    assert sum(p.numel() for p in mine.parameters()) == sum(p.numel() for p in theirs.parameters())
 
 
 @pytest.mark.parametrize("position", ["bert_a", "bert_r", "bert_ad", "tupe_a", "tupe_r"])
@@ -191,8 +191,8 @@ def test_a_map_without_a_bias_still_takes_the_positions():
     attention, position = model.encoder.blocks[0].attention, model.encoder.position
     ids = torch.randint(3, VOCABULARY, (2, 9))
     kept = {}
-    attention.register_forward_pre_hook(lambda _, given: kept.update(x=given[0], state=given[2]))
+    attention.register_forward_pre_hook(lambda _, inputs: kept.update(x=inputs[0], state=inputs[2]))
     model(ids)
     bias = position.projection_bias("query", AttentionContext(kept["state"], 0))
-    found = project(attention.query, kept["x"], bias)
-    torch.testing.assert_close(found, kept["x"] @ attention.query.weight.T + bias, rtol=1e-5, atol=1e-5)
+    actual = project(attention.query, kept["x"], bias)
+    torch.testing.assert_close(actual, kept["x"] @ attention.query.weight.T + bias, rtol=1e-5, atol=1e-5)

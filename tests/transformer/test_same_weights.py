@@ -34,20 +34,20 @@ BERT_SIZES = {
 ours = partial(like_bert, BERT_SIZES, pad_token_id=1)
 
 
-def copy(own, theirs):
+def copy(ours, theirs):
     """Copy a linear map, an embedding or a norm; ours may lack nothing that theirs has."""
-    own.weight.copy_(
+    ours.weight.copy_(
         theirs.weight.T if isinstance(theirs, transformers.pytorch_utils.Conv1D) else theirs.weight
     )
-    assert (getattr(own, "bias", None) is None) == (getattr(theirs, "bias", None) is None)
-    if getattr(own, "bias", None) is not None:
-        own.bias.copy_(theirs.bias)
+    assert (getattr(ours, "bias", None) is None) == (getattr(theirs, "bias", None) is None)
+    if getattr(ours, "bias", None) is not None:
+        ours.bias.copy_(theirs.bias)
 
 
-def copy_many(own, theirs, names):
+def copy_many(ours, theirs, names):
     """Copy modules by name: ours from theirs."""
     for a, b in names.items():
-        copy(own.get_submodule(a), theirs.get_submodule(b))
+        copy(ours.get_submodule(a), theirs.get_submodule(b))
 
 
 def copy_fused(attention, fused, per_head):
@@ -57,8 +57,8 @@ def copy_fused(attention, fused, per_head):
     for part in (weight, fused.bias):
         rows = part.view(*shape, *part.shape[1:])
         rows = rows.transpose(0, 1) if per_head else rows
-        for linear, given in zip((attention.query, attention.key, attention.value), rows, strict=True):
-            (linear.bias if part.ndim == 1 else linear.weight).copy_(given.flatten(0, 1))
+        for linear, inputs in zip((attention.query, attention.key, attention.value), rows, strict=True):
+            (linear.bias if part.ndim == 1 else linear.weight).copy_(inputs.flatten(0, 1))
 
 
 def perturb(model):
@@ -74,16 +74,16 @@ def ids(length=20):
     return torch.randint(2, VOCABULARY, (2, length))
 
 
-def agree(own, theirs, **given):
+def agree(ours, theirs, **options):
     """Compare the logits of both models, with padding on the right."""
-    given = given or {"input_ids": ids()}
-    mask = torch.ones_like(given["input_ids"])
+    options = options or {"input_ids": ids()}
+    mask = torch.ones_like(options["input_ids"])
     mask[1, 15:] = 0
-    found = own.eval()(**given, attention_mask=mask).logits
-    wanted = theirs(**given, attention_mask=mask).logits
+    actual = ours.eval()(**options, attention_mask=mask).logits
+    wanted = theirs(**options, attention_mask=mask).logits
     assert float(wanted.std()) > 0.1
-    torch.testing.assert_close(found[0], wanted[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found[1, :15], wanted[1, :15], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual[0], wanted[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(actual[1, :15], wanted[1, :15], rtol=1e-5, atol=1e-5)
 
 
 BERT_BLOCK = {
@@ -106,53 +106,55 @@ BERT_HEAD = {
 ROBERTA_HEAD = {"transform.linear": "lm_head.dense", "transform.norm": "lm_head.layer_norm"}
 
 
-def copy_body(own, body, block=BERT_BLOCK):
+def copy_body(ours, body, block=BERT_BLOCK):
     """Copy an encoder, but not what knows positions."""
-    own.model.embedding.weight.copy_(body.embeddings.word_embeddings.weight)
-    copy(own.model.encoder.embedding_norm, body.embeddings.LayerNorm)
-    for a, b in zip(own.model.encoder.blocks, body.encoder.layer, strict=True):
+    ours.model.embedding.weight.copy_(body.embeddings.word_embeddings.weight)
+    copy(ours.model.encoder.embedding_norm, body.embeddings.LayerNorm)
+    for a, b in zip(ours.model.encoder.blocks, body.encoder.layer, strict=True):
         copy_many(a, b, block)
 
 
-def copy_bert(own, theirs, body, head, block=BERT_BLOCK):
+def copy_bert(ours, theirs, body, head, block=BERT_BLOCK):
     """Copy all but what knows positions."""
-    copy_body(own, body, block)
-    copy_many(own, theirs, head)
-    own.lm_head.bias.copy_(theirs.lm_head.bias if hasattr(theirs, "lm_head") else theirs.cls.predictions.bias)
+    copy_body(ours, body, block)
+    copy_many(ours, theirs, head)
+    ours.lm_head.bias.copy_(
+        theirs.lm_head.bias if hasattr(theirs, "lm_head") else theirs.cls.predictions.bias
+    )
 
 
 @torch.no_grad()
 def bert():
     torch.manual_seed(0)
     theirs = perturb(transformers.BertForMaskedLM(transformers.BertConfig(**BERT_SIZES)))
-    own = FloaterForMaskedLM(ours("bert_a"))
-    copy_bert(own, theirs, theirs.bert, BERT_HEAD)
+    mine = FloaterForMaskedLM(ours("bert_a"))
+    copy_bert(mine, theirs, theirs.bert, BERT_HEAD)
     tables = theirs.bert.embeddings  # one segment: its vector is added to every position's
     table = tables.position_embeddings.weight + tables.token_type_embeddings.weight[0]
-    own.model.encoder.position.table(0).weight.copy_(table)
-    return own, theirs
+    mine.model.encoder.position.table(0).weight.copy_(table)
+    return mine, theirs
 
 
 @torch.no_grad()
 def test_bert():
-    own, theirs = bert()
-    agree(own, theirs)
+    ours, theirs = bert()
+    agree(ours, theirs)
 
 
 @torch.no_grad()
 def test_a_classifier_of_bert():
     torch.manual_seed(0)
     theirs = perturb(transformers.BertForSequenceClassification(transformers.BertConfig(**BERT_SIZES)))
-    own = FloaterForSequenceClassification(ours("bert_a", num_labels=2))
-    copy_body(own, theirs.bert)
-    copy_many(own, theirs, {"pooler.0": "bert.pooler.dense", "classifier": "classifier"})
+    mine = FloaterForSequenceClassification(ours("bert_a", num_labels=2))
+    copy_body(mine, theirs.bert)
+    copy_many(mine, theirs, {"pooler.0": "bert.pooler.dense", "classifier": "classifier"})
     tables = theirs.bert.embeddings
     table = tables.position_embeddings.weight + tables.token_type_embeddings.weight[0]
-    own.model.encoder.position.table(0).weight.copy_(table)
+    mine.model.encoder.position.table(0).weight.copy_(table)
     mask = torch.ones(2, 20, dtype=torch.long)
     mask[1, 15:] = 0
-    found, wanted = own.eval()(ids(), mask).logits, theirs(ids(), mask).logits
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    actual, wanted = mine.eval()(ids(), mask).logits, theirs(ids(), mask).logits
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
@@ -165,12 +167,12 @@ def test_roberta():
         layer_norm_eps=1e-5,
     )
     theirs = perturb(transformers.RobertaForMaskedLM(config))
-    own = FloaterForMaskedLM(ours("bert_a", recipe="roberta"))
-    copy_bert(own, theirs, theirs.roberta, ROBERTA_HEAD)
+    mine = FloaterForMaskedLM(ours("bert_a", recipe="roberta"))
+    copy_bert(mine, theirs, theirs.roberta, ROBERTA_HEAD)
     tables = theirs.roberta.embeddings  # positions count from the padding's id plus one
     table = tables.position_embeddings.weight[2:] + tables.token_type_embeddings.weight[0]
-    own.model.encoder.position.table(0).weight.copy_(table)
-    agree(own, theirs)
+    mine.model.encoder.position.table(0).weight.copy_(table)
+    agree(mine, theirs)
 
 
 @torch.no_grad()
@@ -179,11 +181,11 @@ def test_roformer():
     theirs = perturb(
         transformers.RoFormerForMaskedLM(transformers.RoFormerConfig(**BERT_SIZES, type_vocab_size=1))
     )
-    own = FloaterForMaskedLM(ours("rotary", recipe="bert"))
-    copy_bert(own, theirs, theirs.roformer, BERT_HEAD)
-    own.model.embedding.weight.add_(theirs.roformer.embeddings.token_type_embeddings.weight[0])
-    own.lm_head.weight = nn.Parameter(theirs.roformer.embeddings.word_embeddings.weight.clone())
-    agree(own, theirs)
+    mine = FloaterForMaskedLM(ours("rotary", recipe="bert"))
+    copy_bert(mine, theirs, theirs.roformer, BERT_HEAD)
+    mine.model.embedding.weight.add_(theirs.roformer.embeddings.token_type_embeddings.weight[0])
+    mine.lm_head.weight = nn.Parameter(theirs.roformer.embeddings.word_embeddings.weight.clone())
+    agree(mine, theirs)
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -216,9 +218,9 @@ def test_deberta_v2(share):
         "bias": not share,
     }
     recipe = {"preset": "bert", "norm_eps": 1e-7}
-    own = FloaterForMaskedLM(ours("deberta", position_options=options, recipe=recipe))
-    body, position = theirs.deberta, own.model.encoder.position
-    copy_bert(own, theirs, body, BERT_HEAD, DEBERTA_BLOCK)
+    mine = FloaterForMaskedLM(ours("deberta", position_options=options, recipe=recipe))
+    body, position = theirs.deberta, mine.model.encoder.position
+    copy_bert(mine, theirs, body, BERT_HEAD, DEBERTA_BLOCK)
     position.table.weight.copy_(body.encoder.rel_embeddings.weight[: 2 * span])
     position.norm.weight.copy_(body.encoder.LayerNorm.weight)
     position.norm.bias.copy_(body.encoder.LayerNorm.bias)
@@ -227,17 +229,17 @@ def test_deberta_v2(share):
         for layer, block in enumerate(body.encoder.layer):
             position.key[layer].weight.copy_(block.attention.self.pos_key_proj.weight)
             copy(position.query[layer], block.attention.self.pos_query_proj)
-    agree(own, theirs)
+    agree(mine, theirs)
 
 
 T5_ATTENTION = {"query": "q", "key": "k", "value": "v", "output": "o"}
 
 
-def copy_t5(own, theirs):
+def copy_t5(ours, theirs):
     """Copy a stack of T5."""
-    own.position.table.weight.copy_(theirs.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
-    copy(own.norm, theirs.final_layer_norm)
-    for a, b in zip(own.blocks, theirs.block, strict=True):
+    ours.position.table.weight.copy_(theirs.block[0].layer[0].SelfAttention.relative_attention_bias.weight)
+    copy(ours.norm, theirs.final_layer_norm)
+    for a, b in zip(ours.blocks, theirs.block, strict=True):
         parts = [("attention", "SelfAttention", a.attention_residual)]
         if len(b.layer) == 3:
             parts.append(("cross_attention", "EncDecAttention", a.cross_residual))
@@ -277,27 +279,27 @@ T5 = {
 @torch.no_grad()
 def test_t5_encoder():
     theirs = perturb(transformers.T5EncoderModel(t5()))
-    own = FloaterModel(ours("t5", **T5)).eval()
-    own.embedding.weight.copy_(theirs.shared.weight)
-    copy_t5(own.encoder, theirs.encoder)
-    found, wanted = own(ids()).last_hidden_state, theirs(ids()).last_hidden_state
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    mine = FloaterModel(ours("t5", **T5)).eval()
+    mine.embedding.weight.copy_(theirs.shared.weight)
+    copy_t5(mine.encoder, theirs.encoder)
+    actual, wanted = mine(ids()).last_hidden_state, theirs(ids()).last_hidden_state
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
 def t5_pair(factor=2.0):
     theirs = perturb(transformers.T5ForConditionalGeneration(t5(factor)))
-    own = FloaterForConditionalGeneration(ours("t5", **T5))
-    own.embedding.weight.copy_(theirs.shared.weight)
-    copy_t5(own.encoder, theirs.encoder)
-    copy_t5(own.decoder, theirs.decoder)
-    return own, theirs
+    mine = FloaterForConditionalGeneration(ours("t5", **T5))
+    mine.embedding.weight.copy_(theirs.shared.weight)
+    copy_t5(mine.encoder, theirs.encoder)
+    copy_t5(mine.decoder, theirs.decoder)
+    return mine, theirs
 
 
 @torch.no_grad()
 def test_t5_encoder_and_decoder():
-    own, theirs = t5_pair()
-    agree(own, theirs, input_ids=ids(), decoder_input_ids=ids(12))
+    ours, theirs = t5_pair()
+    agree(ours, theirs, input_ids=ids(), decoder_input_ids=ids(12))
 
 
 GPT_BLOCK = {
@@ -330,20 +332,20 @@ def gpt2():
         initializer_range=0.3,
     )
     theirs = perturb(transformers.GPT2LMHeadModel(config))
-    own = FloaterForCausalLM(ours("learned", recipe="gpt", norm_first=True, activation_function="gelu_new"))
-    own.model.embedding.weight.copy_(theirs.transformer.wte.weight)
-    own.model.encoder.position.table(0).weight.copy_(theirs.transformer.wpe.weight)
-    copy(own.model.encoder.norm, theirs.transformer.ln_f)
-    for a, b in zip(own.model.encoder.blocks, theirs.transformer.h, strict=True):
+    mine = FloaterForCausalLM(ours("learned", recipe="gpt", norm_first=True, activation_function="gelu_new"))
+    mine.model.embedding.weight.copy_(theirs.transformer.wte.weight)
+    mine.model.encoder.position.table(0).weight.copy_(theirs.transformer.wpe.weight)
+    copy(mine.model.encoder.norm, theirs.transformer.ln_f)
+    for a, b in zip(mine.model.encoder.blocks, theirs.transformer.h, strict=True):
         copy_many(a, b, GPT_BLOCK)
         copy_fused(a.attention, b.attn.c_attn, per_head=False)
-    return own, theirs
+    return mine, theirs
 
 
 @torch.no_grad()
 def test_gpt2():
-    own, theirs = gpt2()
-    agree(own, theirs)
+    ours, theirs = gpt2()
+    agree(ours, theirs)
 
 
 @torch.no_grad()
@@ -357,16 +359,16 @@ def test_gpt_neox():
     )
     theirs = perturb(transformers.GPTNeoXForCausalLM(config))
     options = {"pairs": "half", "partial": 0.5}
-    own = FloaterForCausalLM(
+    mine = FloaterForCausalLM(
         ours("rotary", position_options=options, recipe="gpt", norm_first=True, tie_word_embeddings=False)
     )
-    own.model.embedding.weight.copy_(theirs.gpt_neox.embed_in.weight)
-    own.lm_head.weight.copy_(theirs.get_output_embeddings().weight)
-    copy(own.model.encoder.norm, theirs.gpt_neox.final_layer_norm)
-    for a, b in zip(own.model.encoder.blocks, theirs.gpt_neox.layers, strict=True):
+    mine.model.embedding.weight.copy_(theirs.gpt_neox.embed_in.weight)
+    mine.lm_head.weight.copy_(theirs.get_output_embeddings().weight)
+    copy(mine.model.encoder.norm, theirs.gpt_neox.final_layer_norm)
+    for a, b in zip(mine.model.encoder.blocks, theirs.gpt_neox.layers, strict=True):
         copy_many(a, b, NEOX_BLOCK)
         copy_fused(a.attention, b.attention.query_key_value, per_head=True)
-    agree(own, theirs)
+    agree(mine, theirs)
 
 
 @torch.no_grad()
@@ -377,40 +379,40 @@ def test_bloom():
     )
     theirs = perturb(transformers.BloomForCausalLM(config))
     recipe = {"preset": "gpt", "embedding_norm": True}
-    own = FloaterForCausalLM(
+    mine = FloaterForCausalLM(
         ours(
             "alibi", recipe=recipe, norm_first=True, activation_function="gelu_new", intermediate_size=4 * DIM
         )
     )
     body = theirs.transformer
-    own.model.embedding.weight.copy_(body.word_embeddings.weight)
-    copy(own.model.encoder.embedding_norm, body.word_embeddings_layernorm)
-    copy(own.model.encoder.norm, body.ln_f)
-    for a, b in zip(own.model.encoder.blocks, body.h, strict=True):
+    mine.model.embedding.weight.copy_(body.word_embeddings.weight)
+    copy(mine.model.encoder.embedding_norm, body.word_embeddings_layernorm)
+    copy(mine.model.encoder.norm, body.ln_f)
+    for a, b in zip(mine.model.encoder.blocks, body.h, strict=True):
         copy_many(a, b, BLOOM_BLOCK)
         copy_fused(a.attention, b.self_attention.query_key_value, per_head=True)
-    agree(own, theirs)
+    agree(mine, theirs)
 
 
 @pytest.mark.parametrize("pair", [bert, gpt2, t5_pair])
 def test_trained_on_the_same_batches_they_have_the_same_losses(pair):
     # no rounding that training would amplify; T5 normalises in single precision, so it starts smaller
-    own, theirs = (model.double() for model in (t5_pair(1.0) if pair is t5_pair else pair()))
+    ours, theirs = (model.double() for model in (t5_pair(1.0) if pair is t5_pair else pair()))
     for name, parameter in theirs.named_parameters():  # ours is a part of the positions
         parameter.requires_grad_("token_type" not in name)
     steps = [
         torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=1e-3)
-        for model in (own, theirs)
+        for model in (ours, theirs)
     ]
     losses = []
     for step in range(15):
         torch.manual_seed(step)
         x = 2 + (torch.randint(40, (4, 1)) + torch.arange(20)) % 8  # words that follow one another
-        given = {"input_ids": x, "labels": x.roll(1, 1) if pair is t5_pair else x}
+        options = {"input_ids": x, "labels": x.roll(1, 1) if pair is t5_pair else x}
         row = []
-        for model, optimizer in zip((own, theirs), steps, strict=True):
+        for model, optimizer in zip((ours, theirs), steps, strict=True):
             optimizer.zero_grad()
-            loss = model.eval()(**given).loss
+            loss = model.eval()(**options).loss
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from transformer_cases import POSITIONS, config, made, tokens
+from transformer_cases import POSITIONS, build_model, config, tokens
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -51,7 +51,7 @@ def outputs(model):
 @pytest.mark.parametrize("cls", AUTO)
 @pytest.mark.parametrize("case", POSITIONS)
 def test_a_saved_model_comes_back(cls, case, tmp_path):
-    model = made(cls, case)
+    model = build_model(cls, case)
     model.save_pretrained(tmp_path)
     for loaded in (cls.from_pretrained(tmp_path), AUTO[cls].from_pretrained(tmp_path)):
         assert type(loaded) is cls
@@ -68,7 +68,7 @@ def test_a_saved_model_comes_back(cls, case, tmp_path):
 @pytest.mark.parametrize("cls", [FloaterForMaskedLM, FloaterForCausalLM, FloaterForConditionalGeneration])
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_weights_are_one_matrix_before_and_after(cls, tied, tmp_path):
-    model = made(cls, tie_word_embeddings=tied)
+    model = build_model(cls, tie_word_embeddings=tied)
     model.save_pretrained(tmp_path)
     for m in (model, cls.from_pretrained(tmp_path)):
         same = m.get_input_embeddings().weight is m.get_output_embeddings().weight
@@ -77,7 +77,7 @@ def test_tied_weights_are_one_matrix_before_and_after(cls, tied, tmp_path):
 
 
 def test_an_encoder_can_be_taken_out_of_an_encoder_decoder(tmp_path):
-    model = made(FloaterForConditionalGeneration)
+    model = build_model(FloaterForConditionalGeneration)
     model.save_pretrained(tmp_path)
     encoder = FloaterModel.from_pretrained(tmp_path)
     ids = tokens(2, 6)
@@ -89,7 +89,7 @@ def test_an_encoder_can_be_taken_out_of_an_encoder_decoder(tmp_path):
     "case", [case for case in POSITIONS if case.startswith(("learned", "rnn", "floater"))]
 )
 def test_position_parameters_that_a_checkpoint_lacks_are_drawn_and_the_others_kept(case, tmp_path):
-    plain = made(FloaterForConditionalGeneration, "none")
+    plain = build_model(FloaterForConditionalGeneration, "none")
     plain.save_pretrained(tmp_path)
     torch.manual_seed(5)
     loaded, info = FloaterForConditionalGeneration.from_pretrained(
@@ -100,10 +100,10 @@ def test_position_parameters_that_a_checkpoint_lacks_are_drawn_and_the_others_ke
     }
     assert info["missing_keys"] == new
     assert not info["unexpected_keys"]
-    known = plain.state_dict()
+    weights = plain.state_dict()
     for name, value in loaded.state_dict().items():
         if name not in new:
-            assert torch.equal(value, known[name]), name
+            assert torch.equal(value, weights[name]), name
     drawn = {name: p.detach().clone() for name, p in loaded.named_parameters() if name in new}
     for module in loaded.modules():  # as large as reset_parameters draws them, not as a Linear's are
         if isinstance(module, PositionModel):
@@ -126,7 +126,7 @@ def test_a_new_model_starts_as_its_position_model_says(start):
 
 
 def test_a_warm_start_from_sinusoids_changes_nothing(tmp_path):
-    plain = made(FloaterForConditionalGeneration, "sinusoidal")
+    plain = build_model(FloaterForConditionalGeneration, "sinusoidal")
     plain.save_pretrained(tmp_path)
     flow = FloaterForConditionalGeneration.from_pretrained(
         tmp_path, position="floater", position_options={"start": "zero"}
@@ -135,7 +135,7 @@ def test_a_warm_start_from_sinusoids_changes_nothing(tmp_path):
 
 
 def test_position_parameters_that_a_checkpoint_has_in_part_are_kept(tmp_path):
-    model = made(FloaterForConditionalGeneration)
+    model = build_model(FloaterForConditionalGeneration)
     state = {name: p for name, p in model.state_dict().items() if not name.endswith("field.outer.weight")}
     model.save_pretrained(tmp_path, state_dict=state)
     loaded, info = FloaterForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
@@ -156,7 +156,7 @@ def test_making_a_model_leaves_the_configuration_as_it_was():
 
 def test_a_vocabulary_can_grow():
     for cls in (FloaterForMaskedLM, FloaterForCausalLM, FloaterForConditionalGeneration):
-        model = made(cls)
+        model = build_model(cls)
         before = outputs(model)
         model.resize_token_embeddings(41)
         assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
@@ -165,7 +165,7 @@ def test_a_vocabulary_can_grow():
 
 
 def test_weights_can_be_loaded_in_half_precision(tmp_path):
-    model = made(FloaterForConditionalGeneration)
+    model = build_model(FloaterForConditionalGeneration)
     model.save_pretrained(tmp_path)
     half = FloaterForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.bfloat16)
     assert all(p.dtype == torch.bfloat16 for p in half.parameters())

@@ -43,7 +43,7 @@ def normal(*shape):
 def drawn(which, length, slots, before):
     """Terms by their names, and their tensors."""
     entries = length + slots if before is None else 5
-    made = {
+    by_name = {
         "content": (normal(BATCH, HEADS, length, 5), normal(BATCH, HEADS, slots, 5)),
         "distance_queries": normal(BATCH, HEADS, length, WIDTH),
         "bias": normal(HEADS, length + slots),
@@ -51,9 +51,9 @@ def drawn(which, length, slots, before):
         "keys": normal(length + slots, 5 if "content" in which else WIDTH),
         "values": normal(entries, WIDTH),
     }
-    given = {name: made[name] for name in which}
-    tensors = [x for value in given.values() for x in (value if isinstance(value, tuple) else (value,))]
-    return AttentionTerms(**given, first_entry=before), tensors
+    options = {name: by_name[name] for name in which}
+    tensors = [x for value in options.values() for x in (value if isinstance(value, tuple) else (value,))]
+    return AttentionTerms(**options, first_entry=before), tensors
 
 
 def plain(q, k, v, terms, scale, mask, causal):
@@ -62,10 +62,10 @@ def plain(q, k, v, terms, scale, mask, causal):
     entry = torch.arange(slots) - torch.arange(length)[:, None] + length - 1
 
     def vectors(table):
-        own = (
+        ours = (
             entry if terms.first_entry is None else (entry - terms.first_entry).clamp(0, table.shape[-2] - 1)
         )
-        return table.expand(HEADS, *table.shape[-2:])[:, own]
+        return table.expand(HEADS, *table.shape[-2:])[:, ours]
 
     distance_queries = q if terms.distance_queries is None else terms.distance_queries
     q, k = (q, k) if terms.content is None else terms.content
@@ -101,17 +101,17 @@ def test_values_and_gradients_are_those_of_the_formula(monkeypatch, which, causa
     mask = None if masked is None else torch.rand(*masked, slots) > 0.4
     if mask is not None:
         mask[0, 0, 0] = False  # queries that may attend to nothing
-    given = q, k, v, *tensors
+    inputs = q, k, v, *tensors
     wanted = plain(q, k, v, terms, 0.3, mask, causal)
     above = torch.randn_like(wanted)
-    gradients = torch.autograd.grad(wanted, given, above, materialize_grads=True, allow_unused=True)
+    gradients = torch.autograd.grad(wanted, inputs, above, materialize_grads=True, allow_unused=True)
     for tile, block in ((1, 3), (20, 2), (2**18, 64)):  # a row, some rows, all samples
         monkeypatch.setattr(tiled, "_TILE", tile)
         monkeypatch.setattr(tiled, "_BLOCK", block)
         out = tiled_attention(q, k, v, terms, 0.3, mask=mask, causal=causal)
         torch.testing.assert_close(out, wanted)
-        found = torch.autograd.grad(out, given, above, materialize_grads=True, allow_unused=True)
-        for ours, theirs in zip(found, gradients, strict=True):
+        actual = torch.autograd.grad(out, inputs, above, materialize_grads=True, allow_unused=True)
+        for ours, theirs in zip(actual, gradients, strict=True):
             torch.testing.assert_close(ours, theirs)
         with torch.no_grad():
             torch.testing.assert_close(tiled_attention(q, k, v, terms, 0.3, mask=mask, causal=causal), wanted)
@@ -138,13 +138,13 @@ def test_terms_say_what_the_hooks_say(monkeypatch, name, causal, padded):
         attention.causal = causal
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
-        own = x.clone().requires_grad_()
+        ours = x.clone().requires_grad_()
         state = model.prepare(Positions.arange(length))
-        heads = own.view(BATCH, length, HEADS, 8).transpose(1, 2)
+        heads = ours.view(BATCH, length, HEADS, 8).transpose(1, 2)
         assert model.attention_terms(heads, heads, AttentionContext(state, 1)) is not None
-        out, weights = attention(own, model, state, valid if padded else None, None)
+        out, weights = attention(ours, model, state, valid if padded else None, None)
         assert (weights is None) == (kind == "sdpa")
-        parameters = [own, *attention.parameters(), *model.parameters()]
+        parameters = [ours, *attention.parameters(), *model.parameters()]
         loss = out.sin().sum()
         gradients = torch.autograd.grad(loss, parameters, materialize_grads=True, allow_unused=True)
         results.append((out, *gradients))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from transformer_cases import config, made, stirred_encoder, tokens
+from transformer_cases import build_model, config, stirred_encoder, tokens
 from transformers import DynamicCache
 
 from floater import FloaterConfig, PositionError, Positions, catalogue
@@ -24,8 +24,8 @@ MODES = ("stretch", "shift", "float", "subset")
 LEFT = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 
 
-def times(mode="stretch", **given):
-    return {"mode": mode, "max_scale": 3.0, **given}
+def times(mode="stretch", **options):
+    return {"mode": mode, "max_scale": 3.0, **options}
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -64,7 +64,7 @@ def test_long_texts_are_stretched_as_far_as_they_fit():
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("inputs", "why"),
     [
         ({"mode": "drift"}, "times.mode is 'drift'; it must be one of 'stretch', 'shift', 'float', 'subset'"),
         ({}, "times has no mode; valid: 'stretch', 'shift'"),
@@ -75,9 +75,9 @@ def test_long_texts_are_stretched_as_far_as_they_fit():
         ({"mode": "stretch", "relative": 2}, "times.relative is 2; it must be one of True, False"),
     ],
 )
-def test_wrong_options_are_refused_in_the_configuration(given, why):
+def test_wrong_options_are_refused_in_the_configuration(inputs, why):
     with pytest.raises(PositionError, match=why.replace("(", "\\(")):
-        FloaterConfig(times=given)
+        FloaterConfig(times=inputs)
 
 
 def test_what_cannot_be_trained_is_refused():
@@ -88,14 +88,14 @@ def test_what_cannot_be_trained_is_refused():
     for name, why in (("sinusoidal", "reads no distances"), ("dufter_relative", "at whole distances only")):
         with pytest.raises(PositionError, match=f"times.relative is True, but '{name}'.*{why}"):
             FloaterModel(config(name, times=times(relative=True)))
-    model = made(FloaterForCausalLM, "sinusoidal", times=times("float")).train()
+    model = build_model(FloaterForCausalLM, "sinusoidal", times=times("float")).train()
     with pytest.raises(PositionError, match=r"a text of 97 tokens does not fit .* 96 .*raise one of these"):
         model(tokens(1, 97))
     with pytest.raises(PositionError, match="real positions go with 'stretch' or 'shift'"):
         model(tokens(1, 3), positions=Positions.times(torch.tensor([[0.0, 0.5, 2.0]])))
     with pytest.raises(ValueError, match="give no cache, or call eval"):
         model(tokens(1, 3), past_key_values=DynamicCache())
-    seq = made(FloaterForConditionalGeneration, "sinusoidal", times=times()).train()
+    seq = build_model(FloaterForConditionalGeneration, "sinusoidal", times=times()).train()
     with pytest.raises(ValueError, match="source and target share random times"):
         seq(encoder_outputs=seq.encode(tokens(1, 3)), decoder_input_ids=tokens(1, 3))
 
@@ -104,20 +104,20 @@ def test_what_cannot_be_trained_is_refused():
 @torch.no_grad()
 def test_relative_encodings_read_stretched_distances_where_asked(name):
     """A pass in training is the pass at the drawn times."""
-    model = made(FloaterForCausalLM, name, times=times(relative=True)).double().train()
+    model = build_model(FloaterForCausalLM, name, times=times(relative=True)).double().train()
     text = tokens(2, 7)
     torch.manual_seed(5)
-    found = model(text).logits
+    actual = model(text).logits
     torch.manual_seed(5)
     at = model.model.encoder.times.sample(6)(torch.arange(7))[None]
     expected = model.eval()(text, positions=Positions.times(at)).logits
-    torch.testing.assert_close(found, expected)
-    assert bool(((model(text).logits - found).abs() > 1e-6).any())
+    torch.testing.assert_close(actual, expected)
+    assert bool(((model(text).logits - actual).abs() > 1e-6).any())
 
 
 @torch.no_grad()
 def test_source_and_target_share_stretched_distances(monkeypatch):
-    model = made(FloaterForConditionalGeneration, "alibi", times=times(relative=True)).train()
+    model = build_model(FloaterForConditionalGeneration, "alibi", times=times(relative=True)).train()
     seen = []
     for part in (model.encoder.position, model.decoder.position):
         before = part.prepare
@@ -148,28 +148,28 @@ def test_tables_hold_the_horizon():
 @torch.no_grad()
 def test_a_pass_in_training_is_one_at_the_drawn_times(case, mode):
     """Left and right padding, packed documents: the map acts on the index of a token within its text."""
-    model = made(FloaterForMaskedLM, case, times=times(mode))
+    model = build_model(FloaterForMaskedLM, case, times=times(mode))
     law, ids = Times.of(times(mode), 32), tokens(3, 6)
     documents = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 1, 1, 2, 2, 2], [0] * 6])
-    for given, at in (
+    for options, at in (
         ({"attention_mask": LEFT}, Positions.from_mask(LEFT)),
         ({"document_ids": documents}, Positions.from_documents(documents)),
         ({}, Positions.arange(6)),
     ):
         torch.manual_seed(3)
-        trained = model.train()(ids, **given).logits
+        trained = model.train()(ids, **options).logits
         torch.manual_seed(3)
         drawn = law.sample(int(at.key.max()))
         timed = at.but(query_time=drawn(at.query), key_time=drawn(at.key))
-        expected = model.eval()(ids, **given, positions=timed).logits
+        expected = model.eval()(ids, **options, positions=timed).logits
         torch.testing.assert_close(trained, expected, rtol=1e-4, atol=1e-4)
-        assert not torch.allclose(trained, model(ids, **given).logits, atol=1e-3)
+        assert not torch.allclose(trained, model(ids, **options).logits, atol=1e-3)
 
 
 @pytest.mark.parametrize("mode", ["stretch", "shift"])
 @torch.no_grad()
 def test_real_positions_are_stretched_and_shifted(mode):
-    model, law = made(FloaterModel, "sinusoidal", times=times(mode)), Times.of(times(mode), 32)
+    model, law = build_model(FloaterModel, "sinusoidal", times=times(mode)), Times.of(times(mode), 32)
     at = torch.tensor([[0.0, 0.5, 3.25], [0.0, 7.0, 7.5]], dtype=torch.double)
     torch.manual_seed(3)
     trained = model.train()(tokens(2, 3), positions=Positions.times(at))[0]
@@ -180,7 +180,7 @@ def test_real_positions_are_stretched_and_shifted(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_source_and_target_share_one_draw(mode, monkeypatch):
-    model = made(FloaterForConditionalGeneration, "sinusoidal", times=times(mode)).train()
+    model = build_model(FloaterForConditionalGeneration, "sinusoidal", times=times(mode)).train()
     seen = []
     for stack in (model.encoder, model.decoder):
         prepare = stack.position.prepare
@@ -198,12 +198,12 @@ def test_source_and_target_share_one_draw(mode, monkeypatch):
 @torch.no_grad()
 def test_memory_stands_at_the_times_of_its_pass():
     """One draw covers memory and segment, as shortformer adds positions to what it remembers anew."""
-    model = made(FloaterForCausalLM, "shortformer", times=times("stretch"))
+    model = build_model(FloaterForCausalLM, "shortformer", times=times("stretch"))
     ids, law = tokens(2, 8), Times.of(times("stretch"), 32)
     memory = Memory(4)
     model.eval()(ids[:, :4], memory=memory)
     torch.manual_seed(3)
-    found = model.train()(ids[:, 4:], memory=memory).logits
+    actual = model.train()(ids[:, 4:], memory=memory).logits
     torch.manual_seed(3)
     drawn = law.sample(7)
     # positions cannot be given with a memory: the same model with sinusoids at these times
@@ -212,14 +212,14 @@ def test_memory_stands_at_the_times_of_its_pass():
     position = model.model.encoder.position
     prepare = type(position).prepare
     position.prepare = lambda at: prepare(position, at.but(query=drawn(at.query), key=drawn(at.key)))
-    torch.testing.assert_close(model(ids[:, 4:], memory=memory).logits, found)
+    torch.testing.assert_close(model(ids[:, 4:], memory=memory).logits, actual)
 
 
 def test_random_times_keep_the_plan_of_the_flow(monkeypatch):
     planned = []
     choose = solver.choose_edges
     monkeypatch.setattr(solver, "choose_edges", lambda *a: (planned.append(a[3]), choose(*a))[1])
-    model = made(FloaterForCausalLM, "floater", times=times("stretch")).train()
+    model = build_model(FloaterForCausalLM, "floater", times=times("stretch")).train()
     for length in (5, 9, 30, 7, 32, 11):
         model(tokens(2, length), labels=tokens(2, length)).loss.backward()
     assert len(planned) == 1
@@ -227,7 +227,7 @@ def test_random_times_keep_the_plan_of_the_flow(monkeypatch):
 
 
 def test_the_configuration_is_saved_with_the_model(tmp_path):
-    model = made(FloaterForCausalLM, "learned", times=times("subset"))
+    model = build_model(FloaterForCausalLM, "learned", times=times("subset"))
     model.save_pretrained(tmp_path)
     loaded = FloaterForCausalLM.from_pretrained(tmp_path)
     assert loaded.config.times == times("subset")
@@ -237,7 +237,7 @@ def test_the_configuration_is_saved_with_the_model(tmp_path):
 def test_tokens_that_share_an_id_shift_together():
     """Position coupling (Cho et al. 2024): the digits of one place share an id, and all ids shift alike."""
     torch.manual_seed(0)
-    model = made(FloaterForCausalLM, "learned", times=times("shift")).train()
+    model = build_model(FloaterForCausalLM, "learned", times=times("shift")).train()
     ids = torch.tensor([[3, 2, 1, 0, 3, 2, 1, 0, 0, 1, 2, 3, 4]])
     position, seen = model.model.encoder.position, []
     prepare = position.prepare

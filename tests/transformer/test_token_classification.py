@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformer_cases import config, made, tokens
+from transformer_cases import build_model, config, tokens
 from transformers import AutoModelForTokenClassification
 
 from floater.transformer import FloaterForTokenClassification
@@ -10,7 +10,7 @@ from floater.transformer import FloaterForTokenClassification
 
 def labelled():
     labels = torch.tensor([[3, -100, 0, 4], [-100, 1, 1, -100]])
-    return made(FloaterForTokenClassification, num_labels=5), tokens(2, 4), labels
+    return build_model(FloaterForTokenClassification, num_labels=5), tokens(2, 4), labels
 
 
 def test_the_loss_is_a_mean_over_labels_that_are_not_left_out():
@@ -48,7 +48,7 @@ def test_the_loss_of_half_precision_is_float32_and_its_gradients_are_finite():
 
 def test_it_comes_back_from_safetensors_with_its_labels(tmp_path):
     names = dict(enumerate(["ADJ", "NOUN", "VERB"]))
-    model = made(FloaterForTokenClassification, id2label=names)
+    model = build_model(FloaterForTokenClassification, id2label=names)
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").is_file()
     for auto in (FloaterForTokenClassification, AutoModelForTokenClassification):

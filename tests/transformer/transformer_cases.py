@@ -27,17 +27,17 @@ VOCABULARY = 37
 def config(case="floater", **changes):
     position, options = POSITIONS.get(case, (case, {}))
     sizes = {"vocab_size": VOCABULARY, "decoder_layers": 3, "training_length": 32}
-    given = sizes | {"position": position, "position_options": dict(options)} | changes
-    return small_config(**given)
+    arguments = sizes | {"position": position, "position_options": dict(options)} | changes
+    return small_config(**arguments)
 
 
 def like_bert(sizes, position, **changes):
     """Return our configuration of the sizes of a BERT."""
     names = "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"
-    given = {name: sizes[name] for name in names}
-    given |= {"decoder_layers": sizes["num_hidden_layers"], "activation_function": "gelu"}
-    given |= {"training_length": sizes["max_position_embeddings"]}
-    return FloaterConfig(**given | changes, position=position)
+    arguments = {name: sizes[name] for name in names}
+    arguments |= {"decoder_layers": sizes["num_hidden_layers"], "activation_function": "gelu"}
+    arguments |= {"training_length": sizes["max_position_embeddings"]}
+    return FloaterConfig(**arguments | changes, position=position)
 
 
 def stirred_encoder(name):
@@ -49,7 +49,7 @@ def stirred_encoder(name):
     return encoder
 
 
-def made(cls, case="floater", seed=0, **changes):
+def build_model(cls, case="floater", seed=0, **changes):
     """A model in evaluation mode whose every parameter matters: none is zero, starts are of order one."""
     torch.manual_seed(seed)
     model = cls(config(case, **changes)).eval()

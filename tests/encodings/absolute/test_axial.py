@@ -8,9 +8,9 @@ from floater import PositionError, Positions, build
 SIZES = {"heads": 2, "layers": 1, "max_length": 12}
 
 
-def model(**given):
+def model(**options):
     torch.manual_seed(0)
-    return build("axial", dim=6, **(SIZES | given), segment=4).double()
+    return build("axial", dim=6, **(SIZES | options), segment=4).double()
 
 
 @pytest.mark.parametrize("first", [2, 3])
@@ -27,15 +27,15 @@ def test_the_released_order_is_hugging_faces(first):
         other.weights[0].copy_(built.segments.view(3, 1, -1))
         other.weights[1].copy_(built.places.view(1, 4, -1))
     x = torch.randn(2, 12, 6, dtype=torch.double)
-    found = built.embed(x, built.prepare(Positions.arange(12)))
-    torch.testing.assert_close(found, x + other(torch.arange(12)[None]))
+    actual = built.embed(x, built.prepare(Positions.arange(12)))
+    torch.testing.assert_close(actual, x + other(torch.arange(12)[None]))
 
 
 def test_the_surveys_order_is_equation_5():
     built = model(first=2, order="survey")
-    places = [0, 1, 3, 4, 7, 11]
-    state = built.prepare(Positions(torch.tensor([places]), torch.tensor([places])))
-    for vector, t in zip(state[0], places, strict=True):
+    positions_ = [0, 1, 3, 4, 7, 11]
+    state = built.prepare(Positions(torch.tensor([positions_]), torch.tensor([positions_])))
+    for vector, t in zip(state[0], positions_, strict=True):
         expected = [built.places[t % 4, j] if j < 2 else built.segments[t // 4, j - 2] for j in range(6)]
         assert vector.tolist() == [value.item() for value in expected]
 

@@ -15,12 +15,12 @@ def test_each_pair_of_positions_has_its_number():
         state = model.prepare(positions)
         query, key = positions.query.tolist(), positions.key.tolist()
         for layer in range(2):
-            found = model.bias(torch.zeros(1), torch.zeros(1), AttentionContext(state, layer))
-            assert found.shape == (len(query), 2, len(query[0]), len(key[0]))
+            actual = model.bias(torch.zeros(1), torch.zeros(1), AttentionContext(state, layer))
+            assert actual.shape == (len(query), 2, len(query[0]), len(key[0]))
             for b in range(len(query)):
                 for head in range(2):
                     table = model.table[layer, head].tolist()
-                    assert found[b, head].tolist() == [[table[t][s] for s in key[b]] for t in query[b]]
+                    assert actual[b, head].tolist() == [[table[t][s] for s in key[b]] for t in query[b]]
 
 
 def test_positions_past_the_table_and_between_tokens_are_refused():

@@ -44,8 +44,8 @@ def test_shortformer_is_attention_of_infused_queries_and_keys(positions):
     expected, _ = other(infused, infused, x)
     model = build("shortformer", **SIZES)
     positions = Positions(positions.query.double(), positions.key.double())
-    found, _ = attention(x, model, model.prepare(positions), None, None)
-    torch.testing.assert_close(found, expected)
+    actual, _ = attention(x, model, model.prepare(positions), None, None)
+    torch.testing.assert_close(actual, expected)
     assert model.embed(x, model.prepare(positions)) is x
 
 
@@ -54,9 +54,9 @@ def test_universal_adds_position_and_layer_to_every_block(positions):
     model = build("universal", **SIZES)
     state, x = model.prepare(positions), torch.zeros(len(positions.query), positions.query.shape[1], 6)
     for layer in range(3):
-        found = model.embed(x, state) if layer == 0 else model.block(x, state, layer)
+        actual = model.embed(x, state) if layer == 0 else model.block(x, state, layer)
         expected = waves(positions) + torch.tensor(wave(layer + 1))
-        torch.testing.assert_close(found, expected.float())
+        torch.testing.assert_close(actual, expected.float())
 
 
 @pytest.mark.parametrize("k", [1024.0, 1500.5])
@@ -73,13 +73,13 @@ def test_complex_embeddings_are_equation_8():
     model = build("complex", **SIZES).double()
     nn.init.normal_(model.frequency)
     x = torch.randn(2, 4, 6, dtype=torch.double)
-    found = model.embed(x, model.prepare(LEFT))
+    actual = model.embed(x, model.prepare(LEFT))
     for b in range(2):
         for n, t in enumerate(LEFT.query[b].tolist()):
             for i, w in enumerate(model.frequency.tolist()):
                 r, theta = cmath.polar(complex(*x[b, n, 2 * i : 2 * i + 2].tolist()))
                 g = r * cmath.exp(1j * (w * t + theta))
-                assert found[b, n, 2 * i : 2 * i + 2].tolist() == pytest.approx([g.real, g.imag])
+                assert actual[b, n, 2 * i : 2 * i + 2].tolist() == pytest.approx([g.real, g.imag])
 
 
 @pytest.mark.parametrize("periods", ["word", "both"])
@@ -89,13 +89,13 @@ def test_words_may_have_frequencies_of_their_own(periods):
     assert model.frequency.shape == (5, 3 if periods == "both" else 1)
     nn.init.normal_(model.frequency)
     x, words = torch.randn(2, 4, 6, dtype=torch.double), torch.tensor([[0, 4, 1, 1], [2, 3, 0, 4]])
-    found = model.embed(x, model.prepare(Positions(LEFT.query, LEFT.key, token=words)))
+    actual = model.embed(x, model.prepare(Positions(LEFT.query, LEFT.key, token=words)))
     for b in range(2):
         for n, t in enumerate(LEFT.query[b].tolist()):
             for i in range(3):
                 w = model.frequency[words[b, n], i if periods == "both" else 0].item()
                 g = complex(*x[b, n, 2 * i : 2 * i + 2].tolist()) * cmath.exp(1j * w * t)
-                assert found[b, n, 2 * i : 2 * i + 2].tolist() == pytest.approx([g.real, g.imag])
+                assert actual[b, n, 2 * i : 2 * i + 2].tolist() == pytest.approx([g.real, g.imag])
 
 
 def test_frequencies_of_words_need_their_ids():
@@ -112,14 +112,14 @@ def test_frequencies_of_words_need_their_ids():
 
 def test_models_tell_their_words():
     torch.manual_seed(0)
-    given = {"position": "complex", "position_options": {"periods": "word"}}
+    options = {"position": "complex", "position_options": {"periods": "word"}}
     sizes = {"hidden_size": 6, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 5}
-    model = FloaterModel(FloaterConfig(**sizes, **given, intermediate_size=8, dropout=0.0)).eval()
+    model = FloaterModel(FloaterConfig(**sizes, **options, intermediate_size=8, dropout=0.0)).eval()
     ids = torch.tensor([[3, 1, 3]])
-    found = model(ids).last_hidden_state
+    actual = model(ids).last_hidden_state
     x = model.embedding(ids) * math.sqrt(6)
     wanted = model.encoder(x, Positions(*[torch.arange(3)[None]] * 2, token=ids))
-    assert torch.equal(found, wanted)
+    assert torch.equal(actual, wanted)
     with pytest.raises(PositionError, match="no token ids"):
         model(inputs_embeds=model.embedding(ids))
 
@@ -127,7 +127,7 @@ def test_models_tell_their_words():
 def test_complex_attention_takes_moduli_of_complex_products():
     model = build("complex_attention", **(SIZES | {"dim": 8}))
     q, k = torch.randn(2, 2, 2, 5, 4, dtype=torch.double).requires_grad_().unbind()
-    found = model.logits(q @ k.mT * model.scale(4), q, k, AttentionContext(None, 0))
+    actual = model.logits(q @ k.mT * model.scale(4), q, k, AttentionContext(None, 0))
     for b in range(2):
         for h in range(2):
             for t in range(5):
@@ -135,13 +135,13 @@ def test_complex_attention_takes_moduli_of_complex_products():
                     pair = (torch.view_as_complex(y.view(2, 2)) for y in (q[b, h, t], k[b, h, s]))
                     one, other = pair
                     wanted = (one * other.conj()).sum().abs() / 2**0.5  # of 2 components
-                    torch.testing.assert_close(found[b, h, t, s], wanted)
+                    torch.testing.assert_close(actual[b, h, t, s], wanted)
     # the same turning of both leaves it, as positions far from the start do
     turned = [
         torch.view_as_real(torch.view_as_complex(y.unflatten(-1, (2, 2))) * 1j).flatten(-2) for y in (q, k)
     ]
     again = model.logits(turned[0] @ turned[1].mT * model.scale(4), *turned, AttentionContext(None, 0))
-    torch.testing.assert_close(again, found)
+    torch.testing.assert_close(again, actual)
     nothing = torch.zeros(1, 2, 3, 4, dtype=torch.double, requires_grad=True)
     model.logits(nothing @ nothing.mT, nothing, nothing, AttentionContext(None, 0)).sum().backward()
     assert bool(nothing.grad.isfinite().all())
@@ -152,9 +152,9 @@ def test_complex_attention_takes_moduli_of_complex_products():
 def test_complex_frequencies_start_at_those_of_sinusoids():
     model = build("complex", **SIZES)
     x = torch.tensor([0.0, 1.0]).repeat(3).expand(1, 1, 6)  # i, whose turning by a gives -sin a, cos a
-    found = model.embed(x, model.prepare(Positions(torch.tensor([[8000]]), torch.tensor([[8000]]))))
+    actual = model.embed(x, model.prepare(Positions(torch.tensor([[8000]]), torch.tensor([[8000]]))))
     expected = torch.tensor(wave(8000)).view(3, 2) * torch.tensor([-1, 1])
-    torch.testing.assert_close(found.view(3, 2), expected, rtol=0, atol=1e-3)  # frequencies are float32
+    torch.testing.assert_close(actual.view(3, 2), expected, rtol=0, atol=1e-3)  # frequencies are float32
 
 
 @pytest.mark.parametrize("name", ["complex", "complex_attention"])
@@ -181,5 +181,5 @@ def test_a_cast_rounds_no_frequency(name, tmp_path):
 def test_a_modulus_that_half_precision_holds_is_computed_in_it():
     model = build("complex_attention", dim=2, heads=1, layers=1, max_length=16)
     q = torch.tensor([[[[20.0, 0.0]]]]).half()
-    found = model.logits(q @ q.mT * model.scale(2), q, q, AttentionContext(None, 0))
-    torch.testing.assert_close(found.item(), 400.0, rtol=1e-3, atol=0)
+    actual = model.logits(q @ q.mT * model.scale(2), q, q, AttentionContext(None, 0))
+    torch.testing.assert_close(actual.item(), 400.0, rtol=1e-3, atol=0)

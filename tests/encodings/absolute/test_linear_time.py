@@ -16,8 +16,8 @@ def test_vectors_are_those_of_linear_layers_of_the_time():
     for index, layer in enumerate(model.blocks):
         linear = torch.nn.Linear(1, 8)
         linear.weight.data, linear.bias.data = model.slope.data[index][:, None], model.offset.data[index]
-        found = model.embed(x, state) if layer == 0 else model.block(x, state, layer)
-        torch.testing.assert_close(found, x + linear(times[..., None] / 16))
+        actual = model.embed(x, state) if layer == 0 else model.block(x, state, layer)
+        torch.testing.assert_close(actual, x + linear(times[..., None] / 16))
     assert model.block(x, state, 1) is x
 
 

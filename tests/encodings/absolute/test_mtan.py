@@ -19,7 +19,7 @@ def test_logits_are_products_of_features_of_the_times(content):
     for parameter in model.parameters():
         parameter.normal_()
     times = torch.tensor([[0.0, 0.5, 3.25, 7.0], [1.0, 1.5, 2.0, 90.75]], dtype=torch.double)
-    found = model.bias(
+    actual = model.bias(
         torch.zeros(2, 2, 4, 4), None, AttentionContext(model.prepare(Positions.times(times)), 2)
     )
 
@@ -32,5 +32,5 @@ def test_logits_are_products_of_features_of_the_times(content):
         for t in range(4):
             for s in range(4):
                 q, k = features(times[b, t], 0).view(2, 3), features(times[b, s], 1).view(2, 3)
-                torch.testing.assert_close(found[b, :, t, s], (q * k).sum(-1) / math.sqrt(3))
+                torch.testing.assert_close(actual[b, :, t, s], (q * k).sum(-1) / math.sqrt(3))
     assert model.scale(4) == (0.5 if content else 0.0)

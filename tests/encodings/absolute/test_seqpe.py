@@ -32,11 +32,11 @@ def test_its_encoder_is_a_causal_pre_norm_transformer_read_at_its_last_token():
         batch_first=True,
         dtype=torch.float64,
     ).eval()
-    block, own = model.blocks[0], layer.self_attn
-    own.in_proj_weight.data, own.in_proj_bias.data = block.qkv.weight.data, block.qkv.bias.data
-    pairs = (block.output, own.out_proj), (block.inner, layer.linear1), (block.outer, layer.linear2)
-    for given, to in (*pairs, (block.attention_norm, layer.norm1), (block.feed_forward_norm, layer.norm2)):
-        to.load_state_dict(given.state_dict())
+    block, attention = model.blocks[0], layer.self_attn
+    attention.in_proj_weight.data, attention.in_proj_bias.data = block.qkv.weight.data, block.qkv.bias.data
+    pairs = (block.output, attention.out_proj), (block.inner, layer.linear1), (block.outer, layer.linear2)
+    for ours, to in (*pairs, (block.attention_norm, layer.norm1), (block.feed_forward_norm, layer.norm2)):
+        to.load_state_dict(ours.state_dict())
     digits = model.value.weight[torch.tensor([[0, 4, 2]])] + model.place.weight
     x = layer(
         torch.cat([digits, model.last[None, None]], 1), nn.Transformer.generate_square_subsequent_mask(4)

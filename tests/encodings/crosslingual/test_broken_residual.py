@@ -65,9 +65,9 @@ def test_the_encoder_is_the_one_written_out(options, broken, norm_first):
     model, ids = FloaterModel(config).double().eval(), torch.tensor([5, 3, 8, 3, 9])
     for parameter in model.parameters():
         parameter += 0.1 * torch.randn(parameter.shape)  # neither biases nor norms at their start
-    found = model(ids[None]).last_hidden_state[0]
-    torch.testing.assert_close(found, encode(model, ids, broken, norm_first), rtol=1e-5, atol=1e-6)
-    assert not torch.allclose(found, encode(model, ids, None, norm_first), atol=1e-2)
+    actual = model(ids[None]).last_hidden_state[0]
+    torch.testing.assert_close(actual, encode(model, ids, broken, norm_first), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(actual, encode(model, ids, None, norm_first), atol=1e-2)
 
 
 @torch.no_grad()

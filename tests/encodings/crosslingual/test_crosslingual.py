@@ -25,13 +25,13 @@ def embedded(model, x, positions):
 def test_each_language_has_its_table():
     torch.manual_seed(0)
     model = build("language_specific", **SIZES, languages=3).double()
-    places, languages = torch.tensor([[0, 1, 2], [4, 5, 8]]), torch.tensor([[2, 2, 0]])
+    first, languages = torch.tensor([[0, 1, 2], [4, 5, 8]]), torch.tensor([[2, 2, 0]])
     x = torch.randn(2, 3, 4, dtype=torch.double)
-    found = embedded(model, x, Positions(places, places, language=languages))
+    actual = embedded(model, x, Positions(first, first, language=languages))
     for b in range(2):
         for n in range(3):
-            expected = x[b, n] + model.table[[2, 2, 0][n], int(places[b, n])]
-            assert torch.equal(found[b, n], expected)
+            expected = x[b, n] + model.table[[2, 2, 0][n], int(first[b, n])]
+            assert torch.equal(actual[b, n], expected)
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_each_language_has_its_table():
     ],
 )
 def test_a_language_must_be_known(language, message):
-    places = torch.tensor([[0, 1]])
+    first = torch.tensor([[0, 1]])
     model = build("language_specific", **SIZES, languages=3)
     with pytest.raises(PositionError, match=message):
-        model.prepare(Positions(places, places, language=language))
+        model.prepare(Positions(first, first, language=language))
 
 
 @pytest.mark.parametrize("join", ["sum", "learned"])
 def test_both_orders_join(join):
     torch.manual_seed(0)
     model = build("xl", **SIZES, join=join).double()
-    places, second = torch.tensor([[0.0, 1, 2]]).double(), torch.tensor([[2.0, 0, 1], [0, 2, 1]]).double()
+    first, second = torch.tensor([[0.0, 1, 2]]).double(), torch.tensor([[2.0, 0, 1], [0, 2, 1]]).double()
     x = torch.randn(2, 3, 4, dtype=torch.double)
-    found = embedded(model, x, Positions(places, places, reordered=second))
+    actual = embedded(model, x, Positions(first, first, reordered=second))
     for b in range(2):
         for n in range(3):
             p, r = wave(n), wave(second[b, n].item())
@@ -64,19 +64,19 @@ def test_both_orders_join(join):
             else:
                 w, v = (matrix.tolist() for matrix in model.maps)
                 more = [math.tanh(sum(w[i][j] * p[j] + v[i][j] * r[j] for j in range(4))) for i in range(4)]
-            torch.testing.assert_close(found[b, n], x[b, n] + torch.tensor(more).double())
+            torch.testing.assert_close(actual[b, n], x[b, n] + torch.tensor(more).double())
 
 
-@pytest.mark.parametrize("given", [{}, {"kernel": 5}, {"kernel": 2, "causal": True}])
-def test_the_convolution_is_a_sum_over_neighbouring_tokens(given):
+@pytest.mark.parametrize("vectors", [{}, {"kernel": 5}, {"kernel": 2, "causal": True}])
+def test_the_convolution_is_a_sum_over_neighbouring_tokens(vectors):
     torch.manual_seed(0)
-    model = build("convolution", **SIZES, **given).double()
-    kernel = given.get("kernel", 3)
+    model = build("convolution", **SIZES, **vectors).double()
+    kernel = vectors.get("kernel", 3)
     weight, bias = model.convolution.weight, model.convolution.bias
     columns = [[0, 1, 2, 3, 4, 5], [2, 3, 5], [1]]  # where tokens stand; the rest is padding
     mask = torch.tensor([[int(n in row) for n in range(6)] for row in columns])
     x = torch.randn(3, 6, 4, dtype=torch.double)
-    found = embedded(model, x, Positions.from_mask(mask))
+    actual = embedded(model, x, Positions.from_mask(mask))
     for b, row in enumerate(columns):
         for n, column in enumerate(row):
             expected = x[b, column] + bias
@@ -84,7 +84,7 @@ def test_the_convolution_is_a_sum_over_neighbouring_tokens(given):
                 neighbour = n + i - (kernel - 1 if model.spec.causal else kernel // 2)
                 if 0 <= neighbour < len(row):
                     expected = expected + weight[:, :, i] @ x[b, row[neighbour]]
-            torch.testing.assert_close(found[b, column], expected)
+            torch.testing.assert_close(actual[b, column], expected)
 
 
 def test_shuffling_permutes_the_tokens_of_each_sentence_in_training_only():
@@ -93,9 +93,9 @@ def test_shuffling_permutes_the_tokens_of_each_sentence_in_training_only():
     mask = torch.tensor([[0, 0, 1, 1, 1, 1]]).expand(600, -1)
     positions, x = Positions.from_mask(mask), torch.zeros(600, 6, 4, dtype=torch.double)
     right = torch.tensor([wave(t) for t in range(4)])
-    found = embedded(model, x, positions)[:, 2:]
-    order = (found[:, :, None] - right).abs().amax(-1).argmin(-1)
-    torch.testing.assert_close(found, right[order].double(), rtol=0, atol=1e-6)
+    actual = embedded(model, x, positions)[:, 2:]
+    order = (actual[:, :, None] - right).abs().amax(-1).argmin(-1)
+    torch.testing.assert_close(actual, right[order].double(), rtol=0, atol=1e-6)
     assert torch.equal(order.sort(1).values, torch.arange(4).expand(600, -1))
     kinds, counts = order.unique(dim=0, return_counts=True)
     assert len(kinds) == 24  # every permutation, 25 times each on the average
@@ -107,17 +107,17 @@ def test_shuffling_permutes_the_tokens_of_each_sentence_in_training_only():
 
 
 def test_frozen_positions_are_those_given_and_learn_nothing():
-    model, given = build("frozen", **SIZES), torch.randn(9, 4)
-    model.fill(given)
+    model, vectors = build("frozen", **SIZES), torch.randn(9, 4)
+    model.fill(vectors)
     x = torch.zeros(1, 9, 4, requires_grad=True)
-    found = embedded(model, x, Positions.arange(9))
-    assert torch.equal(found[0], given)
+    actual = embedded(model, x, Positions.arange(9))
+    assert torch.equal(actual[0], vectors)
     model.table(0).weight.requires_grad_(True)  # as loaders of checkpoints do
     embedded(model, x, Positions.arange(9)).square().sum().backward()
     assert model.table(0).weight.grad is None
     assert not model.eval().table(0).weight.requires_grad
     with pytest.raises(PositionError, match=r"vectors are \(4, 9\); the table is \(9, 4\)"):
-        model.fill(given.T)
+        model.fill(vectors.T)
     with pytest.raises(PositionError, match="ends at position 8; position 9 was requested"):
         model.prepare(Positions.arange(10))
 
@@ -128,14 +128,14 @@ def test_some_heads_read_second_positions():
     config = FloaterConfig(hidden_size=8, num_attention_heads=4, num_hidden_layers=1, dropout=0.0)
     attention = Attention(config, 0).double()
     model = build("xl_heads", dim=8, heads=4, layers=1, max_length=9, reordered=1)
-    places, second = torch.tensor([[0.0, 1, 2]]).double(), torch.tensor([[2.0, 0, 1], [0, 2, 1]]).double()
+    first, second = torch.tensor([[0.0, 1, 2]]).double(), torch.tensor([[2.0, 0, 1], [0, 2, 1]]).double()
     x = torch.randn(2, 3, 8, dtype=torch.double)
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
-    found, _ = attention(x, model, model.prepare(Positions(places, places, reordered=second)), None, None)
+    actual, _ = attention(x, model, model.prepare(Positions(first, first, reordered=second)), None, None)
     parts = []
     for head in range(4):
-        p = second if head == 3 else places.expand(2, -1)
+        p = second if head == 3 else first.expand(2, -1)
         angle = p[..., None] / 10000 ** (torch.arange(0, 8, 2) / 8)
         y = x + torch.stack([angle.sin(), angle.cos()], -1).flatten(2)
         rows = slice(2 * head, 2 * head + 2)
@@ -144,7 +144,7 @@ def test_some_heads_read_second_positions():
             for linear in (attention.query, attention.key, attention.value)
         )
         parts.append((q @ k.mT / math.sqrt(2)).softmax(-1) @ v)
-    torch.testing.assert_close(found, attention.output(torch.cat(parts, -1)))
+    torch.testing.assert_close(actual, attention.output(torch.cat(parts, -1)))
     with pytest.raises(PositionError, match="reordered is 5; it must be from 0 to 4"):
         build("xl_heads", dim=8, heads=4, layers=1, max_length=9, reordered=5)
     with pytest.raises(PositionError, match="no reordered in the positions"):

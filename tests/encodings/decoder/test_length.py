@@ -11,9 +11,9 @@ SIZES = {"dim": 6, "heads": 2, "layers": 1, "max_length": 16}
 LENGTHS = torch.tensor([1, 9])
 
 
-def located(places, lengths=LENGTHS):
-    places = torch.tensor(places)
-    return Positions(places, places, target_length=lengths)
+def located(slots, lengths=LENGTHS):
+    slots = torch.tensor(slots)
+    return Positions(slots, slots, target_length=lengths)
 
 
 def difference(t, length):
@@ -45,23 +45,23 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "given", "formula"), CASES)
-@pytest.mark.parametrize("places", [[[0, 1, 7, 12]], [[0.0, 0.5, 2.25, 8000.5], [1.0, 2.0, 3.0, 4.0]]])
-def test_evaluation_is_the_equation(name, given, formula, places):
-    positions = located(places)
-    rows = places * (2 // len(places))
+@pytest.mark.parametrize(("name", "options", "formula"), CASES)
+@pytest.mark.parametrize("slots", [[[0, 1, 7, 12]], [[0.0, 0.5, 2.25, 8000.5], [1.0, 2.0, 3.0, 4.0]]])
+def test_evaluation_is_the_equation(name, options, formula, slots):
+    positions = located(slots)
+    rows = slots * (2 // len(slots))
     expected = [[formula(t, n) for t in row] for row, n in zip(rows, LENGTHS.tolist(), strict=True)]
-    found = added(build(name, **SIZES, **given).eval(), positions, 2)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.double), rtol=0, atol=1e-6)
+    actual = added(build(name, **SIZES, **options).eval(), positions, 2)
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.double), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "given", "formula"), CASES[2:])
-def test_training_takes_lengths_that_are_wrong_by_up_to_the_window(name, given, formula):
+@pytest.mark.parametrize(("name", "options", "formula"), CASES[2:])
+def test_training_takes_lengths_that_are_wrong_by_up_to_the_window(name, options, formula):
     torch.manual_seed(0)
-    model = build(name, **SIZES, **given, window=3)
-    found = added(model, located([[0, 4]], torch.tensor([5])), 400)
+    model = build(name, **SIZES, **options, window=3)
+    actual = added(model, located([[0, 4]], torch.tensor([5])), 400)
     near = torch.tensor([[formula(t, length) for t in (0, 4)] for length in range(2, 9)], dtype=torch.double)
-    distance = (found[:, None] - near[None]).abs().amax((2, 3))
+    distance = (actual[:, None] - near[None]).abs().amax((2, 3))
     assert distance.amin(1).max() < 1e-6  # one length for all tokens of a text
     counts = distance.argmin(1).bincount(minlength=7)
     assert counts.min() > 30  # about 57 of 400 each

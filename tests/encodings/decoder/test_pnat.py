@@ -35,10 +35,10 @@ def greedy(inputs, targets):
 def test_the_heuristic_search_takes_the_largest_similarity_first(seed):
     inputs, targets = items(4, 9, 3, seed=seed), items(4, 9, 3, seed=seed + 100)
     lengths = torch.tensor([9, 4, 1, 7])
-    found = heuristic_order(inputs, targets, torch.arange(9) < lengths[:, None])
+    actual = heuristic_order(inputs, targets, torch.arange(9) < lengths[:, None])
     for row, length in enumerate(lengths.tolist()):
         expected = greedy(inputs[row, :length], targets[row, :length])
-        assert found[row].tolist() == [*expected, *range(length, 9)]
+        assert actual[row].tolist() == [*expected, *range(length, 9)]
 
 
 def test_equal_targets_are_all_taken():
@@ -110,8 +110,8 @@ def test_the_model_adds_the_sinusoids_in_the_order_of_its_pointer():
         tokens = x[row, kept][None]
         picks = model.pointer(tokens, kept.sum()[None])[0]
         expected = torch.empty_like(tokens[0])
-        for place, item in enumerate(picks.tolist()):
-            expected[item] = tokens[0, item] + sinusoid(torch.tensor(place), 6)
+        for slot, item in enumerate(picks.tolist()):
+            expected[item] = tokens[0, item] + sinusoid(torch.tensor(slot), 6)
         torch.testing.assert_close(out[row, kept], expected)
 
 

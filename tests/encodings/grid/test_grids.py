@@ -80,16 +80,16 @@ def test_a_cached_query_is_the_last_of_its_keys():
         model = build(name, **SIZES)
         x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
         if model.overrides("bias"):
-            found, wanted = (model.prepare(positions) for positions in (last, whole))
-            torch.testing.assert_close(found, wanted[:, :, 4:])
+            actual, wanted = (model.prepare(positions) for positions in (last, whole))
+            torch.testing.assert_close(actual, wanted[:, :, 4:])
         elif model.overrides("embed"):
-            found = model.embed(x[:, 4:], model.prepare(last))
-            torch.testing.assert_close(found, model.embed(x, model.prepare(whole))[:, 4:])
+            actual = model.embed(x[:, 4:], model.prepare(last))
+            torch.testing.assert_close(actual, model.embed(x, model.prepare(whole))[:, 4:])
         else:
             heads = x.view(1, 6, 2, 16)
-            found = model.qkv(heads[:, 4:], heads[:, 4:], heads, AttentionContext(model.prepare(last), 0))[0]
+            actual = model.qkv(heads[:, 4:], heads[:, 4:], heads, AttentionContext(model.prepare(last), 0))[0]
             torch.testing.assert_close(
-                found, model.qkv(heads, heads, heads, AttentionContext(model.prepare(whole), 0))[0][:, 4:]
+                actual, model.qkv(heads, heads, heads, AttentionContext(model.prepare(whole), 0))[0][:, 4:]
             )
 
 
@@ -107,17 +107,17 @@ def test_mrope_is_that_of_qwen(interleaved):
     cos, sin = other(torch.zeros(1), positions.coordinates.movedim(-1, 0))
     q, k = torch.randn(2, 1, 2, 60, 16).unbind()
     model = build("mrope", **SIZES, sections=sections, interleaved=interleaved, base=1e6)
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), 0))
-    for own, x in zip(found[:2], (q, k), strict=True):
+    actual = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), 0))
+    for ours, x in zip(actual[:2], (q, k), strict=True):
         wanted = x * cos[:, None] + module.rotate_half(x) * sin[:, None]
-        torch.testing.assert_close(own.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_mrope_on_a_text_is_rotary():
     x, positions = torch.randn(1, 9, 2, 16), Positions.arange(9)
     model, rotary = build("mrope", **SIZES), build("rotary", **SIZES, pairs="half")
-    found, wanted = (m.qkv(x, x, x, AttentionContext(m.prepare(positions), 0)) for m in (model, rotary))
-    torch.testing.assert_close(found, wanted)
+    actual, wanted = (m.qkv(x, x, x, AttentionContext(m.prepare(positions), 0)) for m in (model, rotary))
+    torch.testing.assert_close(actual, wanted)
     with pytest.raises(PositionError, match=r"sections is \[4, 4\]; it must be three numbers that sum to 8"):
         build("mrope", **SIZES, sections=[4, 4])
 
@@ -125,18 +125,18 @@ def test_mrope_on_a_text_is_rotary():
 def test_sinusoids_hold_the_waves_of_mae():
     wanted = build_2d_sinusoidal_position_embedding(7, 5, embed_dim=32)
     model = build("sinusoidal_grid", **SIZES)
-    found = model.embed(torch.zeros(1, 35, 32), model.prepare(Positions.grid(7, 5)))[0]
-    halves = [torch.cat([part[:, ::2], part[:, 1::2]], 1) for part in found.chunk(2, 1)]
+    actual = model.embed(torch.zeros(1, 35, 32), model.prepare(Positions.grid(7, 5)))[0]
+    halves = [torch.cat([part[:, ::2], part[:, 1::2]], 1) for part in actual.chunk(2, 1)]
     torch.testing.assert_close(torch.cat(halves, 1), wanted.view(35, 32).float(), rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
 def test_tables_are_read_at_another_resolution_as_images_are():
     model = build("learned_grid", **SIZES)
-    found = model.embed(torch.zeros(1, 160, 32), model.prepare(Positions.grid(16, 10, like=(8, 5))))[0]
+    actual = model.embed(torch.zeros(1, 160, 32), model.prepare(Positions.grid(16, 10, like=(8, 5))))[0]
     image = model.embed(torch.zeros(1, 40, 32), model.prepare(Positions.grid(8, 5)))[0].view(8, 5, 32)
     wanted = F.interpolate(image.movedim(-1, 0)[None], size=(16, 10), mode="bilinear", align_corners=False)
-    torch.testing.assert_close(found.view(16, 10, 32), wanted[0].movedim(0, -1))
+    torch.testing.assert_close(actual.view(16, 10, 32), wanted[0].movedim(0, -1))
     for grid in ((9, 2), (2, 9)):
         with pytest.raises(PositionError, match=r"reads coordinates from 0 to 7 \(max_length 8\); got 8"):
             model.prepare(Positions.grid(*grid))
@@ -168,11 +168,11 @@ def test_axial_rotary_is_rotary_along_each_axis():
     model = build("rotary_axial", **SIZES, base=10000.0)
     rotary = build("rotary", dim=16, heads=2, layers=1, max_length=8)
     x, positions = torch.randn(1, 12, 2, 16), Positions.grid(3, 4)
-    found = model.qkv(x, x, x, AttentionContext(model.prepare(positions), 0))[0]
+    actual = model.qkv(x, x, x, AttentionContext(model.prepare(positions), 0))[0]
     for axis, part in enumerate(x.chunk(2, -1)):
         at = positions.coordinates[..., axis]
         wanted = rotary.qkv(part, part, part, AttentionContext(rotary.prepare(Positions(at, at)), 0))[0]
-        torch.testing.assert_close(found.chunk(2, -1)[axis], wanted)
+        torch.testing.assert_close(actual.chunk(2, -1)[axis], wanted)
 
 
 @torch.no_grad()
@@ -191,8 +191,8 @@ def test_liere_rotates_by_the_exponential_of_a_sum():
                     entries = model.entries[1, axis, 2 * head + part].double()
                     skew[row, column] += positions.coordinates[0, t, axis] / 8 * entries
                 wanted = torch.matrix_exp(skew - skew.T) @ x[0, t, head, 8 * part : 8 * part + 8].double()
-                found = k[0, t, head, 8 * part : 8 * part + 8].double()
-                torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+                actual = k[0, t, head, 8 * part : 8 * part + 8].double()
+                torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
     with pytest.raises(PositionError, match="generator is 3; it must be a divisor of head_dim 16 above 1"):
         build("liere", **SIZES, generator=3)
 
@@ -205,11 +205,11 @@ def test_a_flow_along_each_axis_is_floater_where_the_other_rests():
     for parameter in model.flows[1].parameters():
         nn.init.zeros_(parameter)
     x = torch.zeros(1, 12, 32)
-    found = model.embed(x, model.prepare(Positions.grid(3, 4)))
+    actual = model.embed(x, model.prepare(Positions.grid(3, 4)))
     rows = torch.arange(12)[None] // 4
     wanted = floater.embed(x, floater.prepare(Positions(rows, rows)))
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
-    assert bool(found.any())
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
+    assert bool(actual.any())
 
 
 @torch.no_grad()
@@ -218,7 +218,7 @@ def test_flows_along_the_axes_are_solved_as_scipy_solves_them():
     torch.manual_seed(0)
     model = build("floater_grid", **SIZES)
     positions = Positions.grid(5, 7)
-    found = model.embed(torch.zeros(1, 35, 32), model.prepare(positions))[0].double()
+    actual = model.embed(torch.zeros(1, 35, 32), model.prepare(positions))[0].double()
     wanted = torch.zeros(35, 32, dtype=torch.double)
     for axis, flow in enumerate(model.flows):
         inner, outer = (
@@ -233,4 +233,4 @@ def test_flows_along_the_axes_are_solved_as_scipy_solves_them():
         start = flow.start[0, 0].double().numpy()
         solution = solve_ivp(velocity, (0.0, times[-1]), start, "DOP853", times, rtol=1e-10, atol=1e-12).y.T
         wanted += torch.from_numpy(solution)[positions.coordinates[0, :, axis].long()]
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-6)

@@ -12,7 +12,7 @@ from small_models import randomised
 DIM, HEADS, LAYERS, LENGTH = 8, 2, 3, 16
 WIDTH = DIM // HEADS
 SIZES = {"dim": DIM, "heads": HEADS, "layers": LAYERS, "max_length": LENGTH}
-PLACES = {
+POSITIONS = {
     "counting": Positions.arange(5),
     "cached": Positions.arange(2, offset=5),
     "one": Positions.arange(1, offset=3),
@@ -21,11 +21,11 @@ PLACES = {
     "packed": Positions(torch.tensor([[0, 1, 2, 0, 1]]), torch.tensor([[0, 1, 2, 0, 1]])),
 }
 TIMES = Positions.times(torch.tensor([[0.0, 0.5, 3.25, 7.0], [1.0, 1.5, 2.0, 9.75]], dtype=torch.float64))
-WHOLE = pytest.mark.parametrize("positions", PLACES.values(), ids=PLACES)
-EVERYWHERE = pytest.mark.parametrize("positions", [*PLACES.values(), TIMES], ids=[*PLACES, "times"])
+WHOLE = pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
+EVERYWHERE = pytest.mark.parametrize("positions", [*POSITIONS.values(), TIMES], ids=[*POSITIONS, "times"])
 
 
-def made(name, **options):
+def build_encoding(name, **options):
     return randomised(name, **SIZES, **options)
 
 
@@ -57,12 +57,12 @@ def by_pairs(positions, q, k, score):
     return torch.stack(scores).view(shape)
 
 
-def agree(found, wanted, *inputs):
+def agree(actual, wanted, *inputs):
     """Values and gradients."""
-    torch.testing.assert_close(found, wanted)
-    pull = torch.randn(found.shape, dtype=found.dtype, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(actual, wanted)
+    pull = torch.randn(actual.shape, dtype=actual.dtype, generator=torch.Generator().manual_seed(2))
     for a, b in zip(
-        *(torch.autograd.grad((y * pull).sum(), inputs, allow_unused=True) for y in (found, wanted)),
+        *(torch.autograd.grad((y * pull).sum(), inputs, allow_unused=True) for y in (actual, wanted)),
         strict=True,
     ):
         assert a is not None

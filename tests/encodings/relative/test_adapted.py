@@ -11,9 +11,9 @@ from relative_cases import (
     SIZES,
     WIDTH,
     agree,
+    build_encoding,
     by_pairs,
     logits,
-    made,
     queries_and_keys,
 )
 
@@ -25,7 +25,7 @@ theirs = pytest.importorskip("x_transformers.x_transformers")
 
 @EVERYWHERE
 def test_dape_corrects_the_logits_of_all_heads(positions):
-    model, layer = made("dape", model="alibi", width=5), 1
+    model, layer = build_encoding("dape", model="alibi", width=5), 1
     q, k = queries_and_keys(positions)
     content = by_pairs(positions, q, k, lambda q, k, t, s, head: q @ k / WIDTH**0.5)
     bias = by_pairs(
@@ -49,12 +49,12 @@ def test_fope_turns_by_fourier_series():
     x, at = torch.randn(1, 3, 2, 16, dtype=torch.double), Positions.times(torch.tensor([[0.0, 1.5, 200.0]]))
     q, k, _ = model.qkv(x, 2 * x, x, AttentionContext(model.prepare(at), 1))
     torch.testing.assert_close(k, 2 * q)
-    for t, place in enumerate(at.query[0].tolist()):
+    for t, position_ in enumerate(at.query[0].tolist()):
         for head in range(2):
             for pair in range(8):
                 sin = cos = 1.0
                 if pair < 3:
-                    waves = [place * 10000 ** (-m / 8) for m in range(3)]
+                    waves = [position_ * 10000 ** (-m / 8) for m in range(3)]
                     sin = sum(model.sine[1, head, m, pair] * math.sin(wave) for m, wave in enumerate(waves))
                     cos = sum(model.cosine[1, head, m, pair] * math.cos(wave) for m, wave in enumerate(waves))
                 a, b = x[0, t, head, pair], x[0, t, head, pair + 8]
@@ -87,8 +87,8 @@ def shortened(form, t, s, w, g):
 def test_far_keys_are_read_at_shorter_distances(form, pairs, positions):
     """A rotary product at the distance that the form gives."""
     w, g = 2, 3
-    model = made("self_extend", form=form, window=w, group=g, pairs=pairs)
-    rotary = made("rotary", pairs=pairs)
+    model = build_encoding("self_extend", form=form, window=w, group=g, pairs=pairs)
+    rotary = build_encoding("rotary", pairs=pairs)
     q, k = queries_and_keys(positions)
 
     def score(q, k, t, s, head):
@@ -104,12 +104,12 @@ def test_far_keys_are_read_at_shorter_distances(form, pairs, positions):
     whole = torch.cat([q.new_zeros(*q.shape[:2], slots - length, WIDTH), q], 2)
     qs, ks, _ = model.qkv(whole.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, 0))
     qs, ks = qs.transpose(1, 2)[:, :, slots - length :], ks.transpose(1, 2)
-    found = model.logits(qs @ ks.mT, qs, ks, AttentionContext(model.prepare(positions), 0))
-    torch.testing.assert_close(found, by_pairs(positions, q, k, score))
+    actual = model.logits(qs @ ks.mT, qs, ks, AttentionContext(model.prepare(positions), 0))
+    torch.testing.assert_close(actual, by_pairs(positions, q, k, score))
 
 
 def test_a_wide_window_is_rotary():
-    model, rotary = made("self_extend", window=100), made("rotary")
+    model, rotary = build_encoding("self_extend", window=100), build_encoding("rotary")
     x = torch.randn(1, 12, HEADS, WIDTH, dtype=torch.double)
     q, k, _ = (
         part.transpose(1, 2)
@@ -119,8 +119,8 @@ def test_a_wide_window_is_rotary():
         y.transpose(1, 2)
         for y in rotary.qkv(x, x, x, AttentionContext(rotary.prepare(Positions.arange(12)), 0))
     ]
-    found = model.logits(q @ k.mT, q, k, AttentionContext(model.prepare(Positions.arange(12)), 0))
-    torch.testing.assert_close(found, wanted[0] @ wanted[1].mT / 2)
+    actual = model.logits(q @ k.mT, q, k, AttentionContext(model.prepare(Positions.arange(12)), 0))
+    torch.testing.assert_close(actual, wanted[0] @ wanted[1].mT / 2)
 
 
 @pytest.mark.parametrize(("length", "slots"), [(40, 40), (3, 40)])
@@ -131,13 +131,13 @@ def test_dynamic_bias_is_that_of_x_transformers(depth, log_distance, length, slo
     other = theirs.DynamicPositionBias(8, heads=HEADS, depth=depth, log_distance=log_distance)
     model = build("dynamic_bias", **SIZES, width=8, depth=depth, log_distance=log_distance)
     with torch.no_grad():
-        for own, given in zip(model.layers, other.mlp, strict=False):
-            own.load_state_dict(given[0].state_dict())
+        for ours, published in zip(model.layers, other.mlp, strict=False):
+            ours.load_state_dict(published[0].state_dict())
         model.out.weight.copy_(other.mlp[-1].weight)
         other.mlp[-1].bias.zero_()
-    found = model.prepare(Positions.arange(length, offset=slots - length)).matrix[0]
-    torch.testing.assert_close(found, other(length, slots), rtol=1e-5, atol=1e-6)
+    actual = model.prepare(Positions.arange(length, offset=slots - length)).matrix[0]
+    torch.testing.assert_close(actual, other(length, slots), rtol=1e-5, atol=1e-6)
     at = Positions.arange(length, offset=slots - length)
     timed = model.prepare(Positions(at.query.double(), at.key.double()))[0]
-    torch.testing.assert_close(timed.float(), found, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(timed.float(), actual, rtol=1e-5, atol=1e-6)
     assert build("dynamic_bias", **SIZES).out.in_features == DIM // 4

@@ -11,9 +11,9 @@ from relative_cases import (
     SIZES,
     WHOLE,
     agree,
+    build_encoding,
     by_pairs,
     logits,
-    made,
     queries_and_keys,
 )
 
@@ -25,7 +25,7 @@ from floater.transformer.attention import Attention
 
 @WHOLE
 @pytest.mark.parametrize(
-    ("name", "given"),
+    ("name", "options"),
     [
         ("dufter_relative", {}),
         ("chen_relative", {}),
@@ -33,12 +33,12 @@ from floater.transformer.attention import Attention
         ("chen_relative", {"share_layers": True}),
     ],
 )
-def test_a_scalar_per_distance(name, given, positions):
-    model = made(name, **given)
+def test_a_scalar_per_distance(name, options, positions):
+    model = build_encoding(name, **options)
     q, k = queries_and_keys(positions)
 
     def score(q, k, t, s, head):
-        layer, head = 0 if "share_layers" in given else 2, 0 if "share_heads" in given else head
+        layer, head = 0 if "share_layers" in options else 2, 0 if "share_heads" in options else head
         return q @ k / 2 + model.table[layer, head, s - t + LENGTH - 1]
 
     agree(logits(model, positions, q, k, 2), by_pairs(positions, q, k, score), model.table)
@@ -47,7 +47,7 @@ def test_a_scalar_per_distance(name, given, positions):
 @WHOLE
 @pytest.mark.parametrize(("share_heads", "share_layers", "rank"), [(False, False, None), (True, True, 3)])
 def test_a_product_of_vectors_per_position(share_heads, share_layers, rank, positions):
-    model = made("chen_absolute", share_heads=share_heads, share_layers=share_layers, rank=rank)
+    model = build_encoding("chen_absolute", share_heads=share_heads, share_layers=share_layers, rank=rank)
     q, k = queries_and_keys(positions)
 
     def score(q, k, t, s, head):
@@ -61,7 +61,7 @@ def test_a_product_of_vectors_per_position(share_heads, share_layers, rank, posi
 def test_alibi_falls_with_the_distance(positions):
     q, k = queries_and_keys(positions)
     wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: q @ k / 2 - [2**-4, 2**-8][head] * abs(s - t))
-    torch.testing.assert_close(logits(made("alibi"), positions, q, k), wanted)
+    torch.testing.assert_close(logits(build_encoding("alibi"), positions, q, k), wanted)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 6, 8, 12, 16])
@@ -75,7 +75,7 @@ def test_slopes_are_those_of_bloom_in_transformers(heads):
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_gaussian_weights_are_a_density_that_is_not_normalised(positions, implementation):
     offsets, std = [-1.0, 2.0], 1.5
-    model = made("gaussian", offsets=offsets, std=std)
+    model = build_encoding("gaussian", offsets=offsets, std=std)
     q, k = queries_and_keys(positions)
 
     def density(q, k, t, s, head):
@@ -83,15 +83,15 @@ def test_gaussian_weights_are_a_density_that_is_not_normalised(positions, implem
         return torch.tensor(normal.pdf(s), dtype=q.dtype)
 
     wanted = by_pairs(positions, q, k, density)
-    found = model.weights(logits(model, positions, q, k), AttentionContext(model.prepare(positions), 0))
-    torch.testing.assert_close(found, wanted)
+    actual = model.weights(logits(model, positions, q, k), AttentionContext(model.prepare(positions), 0))
+    torch.testing.assert_close(actual, wanted)
     if positions.query.shape == positions.key.shape:
         config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
         attention = Attention(config, 0).double()
         x = torch.randn(2, positions.query.shape[1], 8, dtype=torch.double)
-        found, _ = attention(x, model, model.prepare(positions), None, None)
+        actual, _ = attention(x, model, model.prepare(positions), None, None)
         v = torch.stack(attention.value(x).split(4, -1), 1)
-        torch.testing.assert_close(found, attention.output((wanted @ v).transpose(1, 2).flatten(-2)))
+        torch.testing.assert_close(actual, attention.output((wanted @ v).transpose(1, 2).flatten(-2)))
 
 
 def test_gaussian_heads_look_to_both_sides_unless_the_stack_is_causal():
@@ -101,7 +101,7 @@ def test_gaussian_heads_look_to_both_sides_unless_the_stack_is_causal():
 
 @WHOLE
 def test_the_synthesizer_reads_positions_alone(positions):
-    model = made("synthesizer")
+    model = build_encoding("synthesizer")
     q, k = queries_and_keys(positions)
     wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: model.table[1, head, t, s])
     agree(logits(model, positions, q, k, 1), wanted, model.table)
@@ -130,12 +130,12 @@ def test_an_untrained_synthesizer_keeps_its_matrices():
 @pytest.mark.parametrize("name", ["chen_absolute", "chen_relative"])
 @pytest.mark.parametrize("share", [{}, {"share_heads": True}, {"share_layers": True}])
 def test_pairs_of_segments_have_a_scalar(name, share):
-    plain, model = made(name, **share), made(name, segments=3, **share)
+    plain, model = build_encoding(name, **share), build_encoding(name, segments=3, **share)
     plain.load_state_dict({key: value for key, value in model.state_dict().items() if "segments" not in key})
     segment = torch.tensor([[0, 0, 2, 1, 1], [1, 2, 2, 2, 0]])
     for where in (Positions.arange(5), Positions.arange(2, offset=3)):
         q, k = queries_and_keys(where)
-        found = model.bias(q, k, AttentionContext(model.prepare(where.but(segment=segment)), 2))
+        actual = model.bias(q, k, AttentionContext(model.prepare(where.but(segment=segment)), 2))
         base = plain.bias(q, k, AttentionContext(plain.prepare(where), 2))
         table = model.segments.table[0 if "share_layers" in share else 2]
         start = 5 - where.query.shape[1]
@@ -144,10 +144,10 @@ def test_pairs_of_segments_have_a_scalar(name, share):
                 for s in range(5):
                     more = table[:, segment[b, t], segment[b, s]].expand(HEADS)
                     wanted = base[0, :, t - start, s].expand(HEADS) + more
-                    torch.testing.assert_close(found[b, :, t - start, s].expand(HEADS), wanted)
+                    torch.testing.assert_close(actual[b, :, t - start, s].expand(HEADS), wanted)
     with pytest.raises(PositionError, match=f"no segment in the positions; '{name}' has segments=3"):
         model.prepare(Positions.arange(5))
     with pytest.raises(PositionError, match="segments are 0 to 2; got 0 to 3"):
         model.prepare(Positions.arange(2).but(segment=torch.tensor([[0, 3]])))
     with pytest.raises(PositionError, match="segments is -1"):
-        made(name, segments=-1)
+        build_encoding(name, segments=-1)

@@ -12,9 +12,9 @@ from floater.encodings import AttentionContext
 SIZES = {"dim": 6, "heads": 2, "layers": 2, "max_length": 16}
 
 
-def model(**given):
+def model(**options):
     torch.manual_seed(0)
-    built = build("chang", **SIZES, window=2, **given).double()
+    built = build("chang", **SIZES, window=2, **options).double()
     for parameter in built.parameters():
         nn.init.normal_(parameter)
     return built
@@ -34,11 +34,11 @@ def test_each_distance_has_a_number_and_a_vector(positions, keys):
     length, slots = positions.query.shape[1], positions.key.shape[1]
     q, k = (torch.randn(2, 2, n, 3, dtype=torch.double) for n in (length, slots))
     state = built.prepare(positions)
-    fixed, of_query = built.fixed.tolist(), built.query.tolist()
-    of_key = built.key.tolist() if keys else None
+    fixed, query_part = built.fixed.tolist(), built.query.tolist()
+    key_part = built.key.tolist() if keys else None
     query, key = positions.query.expand(2, -1).tolist(), positions.key.expand(2, -1).tolist()
     for layer in range(2):
-        found = built.bias(q, k, AttentionContext(state, layer))
+        actual = built.bias(q, k, AttentionContext(state, layer))
         for b in range(2):
             for head in range(2):
                 for t in range(length):
@@ -46,18 +46,18 @@ def test_each_distance_has_a_number_and_a_vector(positions, keys):
                         column = 2 + max(-2, min(2, key[b][s] - query[b][t]))
                         expected = fixed[layer][head][column]
                         for i in range(3):
-                            expected += q[b, head, t, i].item() * of_query[layer][i][column] / math.sqrt(3)
+                            expected += q[b, head, t, i].item() * query_part[layer][i][column] / math.sqrt(3)
                             if keys:
-                                turned = of_key[layer][i][4 - column]  # by t - s, as released
+                                turned = key_part[layer][i][4 - column]  # by t - s, as released
                                 expected += k[b, head, s, i].item() * turned / math.sqrt(3)
-                        assert found[b, head, t, s].item() == pytest.approx(expected)
+                        assert actual[b, head, t, s].item() == pytest.approx(expected)
 
 
 def test_it_does_not_see_where_the_sentence_starts():
     built, q = model(keys=True), torch.randn(1, 2, 5, 3, dtype=torch.double)
     here, there = (
-        built.bias(q, q, AttentionContext(built.prepare(Positions(place, place)), 0))
-        for place in (torch.arange(5)[None], torch.arange(100, 105)[None])
+        built.bias(q, q, AttentionContext(built.prepare(Positions(row, row)), 0))
+        for row in (torch.arange(5)[None], torch.arange(100, 105)[None])
     )
     assert torch.equal(here, there)
 

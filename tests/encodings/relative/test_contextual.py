@@ -4,7 +4,17 @@ import math
 
 import pytest
 import torch
-from relative_cases import DIM, HEADS, PLACES, SIZES, WIDTH, by_pairs, logits, made, queries_and_keys
+from relative_cases import (
+    DIM,
+    HEADS,
+    POSITIONS,
+    SIZES,
+    WIDTH,
+    build_encoding,
+    by_pairs,
+    logits,
+    queries_and_keys,
+)
 from torch import nn
 
 from floater import Positions, build
@@ -20,10 +30,10 @@ def test_sandwich_is_a_product_of_sinusoids():
     angles = t / 10000 ** (torch.arange(0, 128, 2) / 128)
     products = torch.cat([angles.sin(), angles.cos()], -1)
     products = products @ products.T - 64
-    found = model.prepare(Positions.arange(40)).matrix[0]
+    actual = model.prepare(Positions.arange(40)).matrix[0]
     for head in range(6):
-        torch.testing.assert_close(found[head], (products * 6 / (8 * (head + 1))).float())
-    assert torch.equal(model.prepare(Positions.arange(3, offset=37)).matrix[0], found[:, -3:])
+        torch.testing.assert_close(actual[head], (products * 6 / (8 * (head + 1))).float())
+    assert torch.equal(model.prepare(Positions.arange(3, offset=37)).matrix[0], actual[:, -3:])
 
 
 def gated(model, q, k, x, positions, layer=0):
@@ -43,20 +53,20 @@ def test_forget_gates_are_those_of_x_transformers():
         linear.bias.copy_(torch.randn(HEADS))
         model.gate_bias[0].copy_(linear.bias)
     q, x = torch.randn(2, HEADS, 12, WIDTH), torch.randn(2, 12, DIM)
-    found = gated(model, q, q, x, Positions.arange(12))
+    actual = gated(model, q, q, x, Positions.arange(12))
     torch.testing.assert_close(
-        found.masked_fill(LATER, 0), other(x).masked_fill(LATER, 0), rtol=1e-5, atol=1e-5
+        actual.masked_fill(LATER, 0), other(x).masked_fill(LATER, 0), rtol=1e-5, atol=1e-5
     )
-    torch.testing.assert_close(found, found.transpose(-1, -2))
+    torch.testing.assert_close(actual, actual.transpose(-1, -2))
 
 
 def test_a_key_carries_its_gate_and_the_dot_product_does_not_see_it():
     model = build("forgetting", **SIZES)
     state, q = model.prepare(Positions.arange(5)), torch.randn(1, 5, HEADS, WIDTH)
-    found, k, v = model.qkv(q, q, q, AttentionContext(state, 0, torch.randn(1, 5, DIM)))
-    torch.testing.assert_close((found * k).sum(-1), (q * q).sum(-1))
+    actual, k, v = model.qkv(q, q, q, AttentionContext(state, 0, torch.randn(1, 5, DIM)))
+    torch.testing.assert_close((actual * k).sum(-1), (q * q).sum(-1))
     assert v is q
-    assert model.scale(found.shape[-1]) == WIDTH**-0.5
+    assert model.scale(actual.shape[-1]) == WIDTH**-0.5
     with torch.no_grad():
         model.gate_bias.fill_(-50.0)  # all is forgotten at once
     context = AttentionContext(state, 0, torch.zeros(1, 5, DIM))
@@ -75,22 +85,22 @@ def test_counted_positions_are_those_of_x_transformers():
     q, k = torch.randn(2, 2, HEADS, 12, WIDTH)
     scores = (q @ k.transpose(-1, -2) / math.sqrt(WIDTH)).masked_fill(LATER, -1e9)
     wanted = other(q / math.sqrt(WIDTH), scores).masked_fill(LATER, 0)
-    found = model.bias(q, k, AttentionContext(model.prepare(Positions.arange(12)), 1)).masked_fill(LATER, 0)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    actual = model.bias(q, k, AttentionContext(model.prepare(Positions.arange(12)), 1)).masked_fill(LATER, 0)
+    torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-5)
     cached = model.bias(q[:, :, -1:], k, AttentionContext(model.prepare(Positions.arange(1, offset=11)), 1))
-    torch.testing.assert_close(cached, found[:, :, -1:])
+    torch.testing.assert_close(cached, actual[:, :, -1:])
 
 
-@pytest.mark.parametrize("positions", [PLACES["counting"], PLACES["left padding"], PLACES["packed"]])
+@pytest.mark.parametrize("positions", [POSITIONS["counting"], POSITIONS["left padding"], POSITIONS["packed"]])
 def test_counted_positions_are_the_loop(positions):
-    model = made("cope", positions=3)
+    model = build_encoding("cope", positions=3)
     q, k = queries_and_keys(positions)
     table, visible, keys = model.table[1], positions.visible, k
 
     def score(q, k, t, s, head):
         return q @ k / math.sqrt(WIDTH)
 
-    found = logits(model, positions, q, keys, 1) - by_pairs(positions, q, keys, score)
+    actual = logits(model, positions, q, keys, 1) - by_pairs(positions, q, keys, score)
     length, slots = q.shape[2], keys.shape[2]
     for b in range(len(q)):
         for t in range(length):
@@ -98,18 +108,18 @@ def test_counted_positions_are_the_loop(positions):
                 torch.ones(slots).bool() if visible is None else visible.expand(len(q), *visible.shape[1:])[b]
             )
             seen = seen[t] if seen.ndim == 2 else seen
-            own = slots - length + t
+            slot = slots - length + t
             for s in range(slots):
-                if not seen[s] or not seen[own]:
+                if not seen[s] or not seen[slot]:
                     continue
                 for head in range(HEADS):
                     gates = [
                         torch.sigmoid(q[b, head, t] @ keys[b, head, n] / math.sqrt(WIDTH))
-                        for n in range(min(s, own), max(s, own) + 1)
+                        for n in range(min(s, slot), max(s, slot) + 1)
                         if seen[n]
                     ]
-                    place = min(float(sum(gates)), 2.0)
-                    low = min(int(place), 1)
-                    vector = table[low] * (1 - place + low) + table[low + 1] * (place - low)
+                    gated = min(float(sum(gates)), 2.0)
+                    low = min(int(gated), 1)
+                    vector = table[low] * (1 - gated + low) + table[low + 1] * (gated - low)
                     wanted = q[b, head, t] @ vector / math.sqrt(WIDTH)
-                    torch.testing.assert_close(found[b, head, t, s], wanted)
+                    torch.testing.assert_close(actual[b, head, t, s], wanted)

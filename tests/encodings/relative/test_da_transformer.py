@@ -4,14 +4,14 @@ import math
 
 import pytest
 import torch
-from relative_cases import EVERYWHERE, SIZES, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import EVERYWHERE, SIZES, agree, build_encoding, by_pairs, logits, queries_and_keys
 
 from floater import Positions, build
 
 
 @EVERYWHERE
 def test_logits_are_the_loop(positions):
-    model = made("da_transformer")
+    model = build_encoding("da_transformer")
     q, k = queries_and_keys(positions)
 
     def score(q, k, t, s, head):

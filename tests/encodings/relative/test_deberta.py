@@ -9,14 +9,14 @@ from relative_cases import (
     HEADS,
     LAYERS,
     LENGTH,
-    PLACES,
+    POSITIONS,
     SIZES,
     WHOLE,
     WIDTH,
     agree,
+    build_encoding,
     by_pairs,
     logits,
-    made,
     queries_and_keys,
 )
 
@@ -32,7 +32,7 @@ KINDS = {"c2p": "content_to_position", "p2c": "position_to_content"}
 @pytest.mark.parametrize("direction", ["paper", "released"])
 @pytest.mark.parametrize("span", [2, LENGTH])
 def test_logits_are_equation_4(positions, terms, direction, span):
-    model = made("deberta", terms=terms, direction=direction, span=span)
+    model = build_encoding("deberta", terms=terms, direction=direction, span=span)
     q, k = queries_and_keys(positions)
     table = model.table.weight
 
@@ -53,8 +53,8 @@ def test_logits_are_equation_4(positions, terms, direction, span):
             total = total + k @ part(model.query[1], row, head)
         return total / math.sqrt((3 if terms == "both" else 2) * WIDTH)
 
-    found = logits(model, positions, q, k, 1)
-    agree(found, by_pairs(positions, q, k, score), q, k, table)
+    actual = logits(model, positions, q, k, 1)
+    agree(actual, by_pairs(positions, q, k, score), q, k, table)
 
 
 @pytest.mark.parametrize("terms", ["both", "content_to_position", "position_to_content"])
@@ -73,7 +73,7 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
         share_att_key=share,
     )
     theirs = v2.DisentangledSelfAttention(config).double().eval()
-    model = made(
+    model = build_encoding(
         "deberta",
         span=span,
         buckets=buckets,
@@ -84,10 +84,10 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
         share=share,
         terms=terms,
     )
-    for own, name in ((model.key, "pos_key_proj"), (model.query, "pos_query_proj")):
-        if own:
+    for ours, name in ((model.key, "pos_key_proj"), (model.query, "pos_query_proj")):
+        if ours:
             torch.nn.init.zeros_(getattr(theirs, name).bias)
-            getattr(theirs, name).weight.data.copy_(own[1].weight)
+            getattr(theirs, name).weight.data.copy_(ours[1].weight)
     assert bool(model.key or model.query) != share
     x = torch.randn(2, length, DIM, dtype=torch.double)
     q, k = (
@@ -98,10 +98,10 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
     _, wanted = theirs(x, torch.ones(2, 1, length, length), output_attentions=True, rel_embeddings=table)
     projections = {"query": theirs.query_proj, "key": theirs.key_proj}
     context = AttentionContext(model.prepare(Positions.arange(length)), 1, projections=projections)
-    found = q @ k.transpose(-1, -2) * model.scale(WIDTH) + model.bias(q, k, context)
-    found = found.softmax(-1)
+    actual = q @ k.transpose(-1, -2) * model.scale(WIDTH) + model.bias(q, k, context)
+    actual = actual.softmax(-1)
     # transformers divides by square roots in single precision
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("span", "far"), [(256, 512), (8, 20), (32, 500)])
@@ -113,12 +113,12 @@ def test_logarithmic_distances_are_those_of_transformers(span, far):
 
 
 def test_the_absolute_decoder_is_read_by_the_last_blocks_queries_alone():
-    model = made("deberta")
-    state = model.prepare(PLACES["left padding"])
+    model = build_encoding("deberta")
+    state = model.prepare(POSITIONS["left padding"])
     x = torch.randn(2, 5, DIM, dtype=torch.double)
     for layer in range(LAYERS):
         q, k, v = model.inputs(AttentionContext(state, layer, x))
-        added = model.absolute.weight[PLACES["left padding"].query] if layer == LAYERS - 1 else 0
+        added = model.absolute.weight[POSITIONS["left padding"].query] if layer == LAYERS - 1 else 0
         torch.testing.assert_close(q, x + added)
         assert k is x
         assert v is x

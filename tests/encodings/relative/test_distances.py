@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, WHOLE, WIDTH, logits, made, queries_and_keys
+from relative_cases import HEADS, POSITIONS, WHOLE, WIDTH, build_encoding, logits, queries_and_keys
 
 from floater import PositionError, Positions
 from floater.encodings import AttentionContext
@@ -21,7 +21,7 @@ def rows(distances, *lead):
 @WHOLE
 def test_the_skewed_view_is_for_what_counts_up(positions):
     assert (Distances.of(positions, "x").index is None) == (
-        len(positions.query) == 1 and positions is not PLACES["packed"]
+        len(positions.query) == 1 and positions is not POSITIONS["packed"]
     )
 
 
@@ -39,8 +39,8 @@ def test_products_by_distance(positions, lead):
             for t, row in enumerate(delta):
                 for s, far in enumerate(row):
                     vector = table[far - low]
-                    found = distances.queries(q, r)[b, h, t, s], distances.keys(k, r)[b, h, t, s]
-                    torch.testing.assert_close(found, (q[b, h, t] @ vector, k[b, h, s] @ vector))
+                    actual = distances.queries(q, r)[b, h, t, s], distances.keys(k, r)[b, h, t, s]
+                    torch.testing.assert_close(actual, (q[b, h, t] @ vector, k[b, h, s] @ vector))
             if b == h == 0:
                 plane = distances.plane(table.T)[b % len(positions.delta)]
                 wanted = torch.stack([torch.stack([table[far - low] for far in row]) for row in delta])
@@ -62,11 +62,11 @@ def test_weighted_sums_by_distance(positions):
 @WHOLE
 def test_pairs_are_entries_of_the_table(positions):
     table = torch.randn(3, 8, 8)
-    found = pairs(table, positions)
+    actual = pairs(table, positions)
     for b, (query, key) in enumerate(
         zip(positions.query.tolist(), positions.key.expand(len(positions.query), -1).tolist(), strict=True)
     ):
-        assert torch.equal(found[b], torch.stack([table[:, t][:, key] for t in query], 1))
+        assert torch.equal(actual[b], torch.stack([table[:, t][:, key] for t in query], 1))
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3)])
@@ -120,22 +120,22 @@ def test_what_a_table_does_not_hold_is_refused(act, message):
     ],
 )
 def test_stamps_in_seconds_need_no_memory_for_each_second(name, options):
-    model = made(name, **options)
+    model = build_encoding(name, **options)
     near, far = (torch.tensor([[0, 3, last]]) for last in (1000, 40_000_000))
-    (q, k), found = queries_and_keys(Positions(near, near)), []
+    (q, k), actual = queries_and_keys(Positions(near, near)), []
     for at in (near, far):
         positions = Positions.times(at)
         assert len(Distances.of(positions, name).values) <= 9
-        found.append(logits(model, positions, q, k))
-    assert torch.equal(found[0], found[1]) == (name != "transformer_xl")  # both are far, to tables
+        actual.append(logits(model, positions, q, k))
+    assert torch.equal(actual[0], actual[1]) == (name != "transformer_xl")  # both are far, to tables
 
 
 @pytest.mark.parametrize("span", [4, 5, 9, 16])
 @pytest.mark.parametrize(("buckets", "ends"), [("clip", (None,)), ("log", (None, 12, 40))])
 def test_deberta_reaches_as_far_as_its_table(span, buckets, ends):
     for end in ends:
-        model = made("deberta", span=span, buckets=buckets, max_distance=end, absolute=False)
-        (q, k), found = queries_and_keys(Positions.arange(2)), []
+        model = build_encoding("deberta", span=span, buckets=buckets, max_distance=end, absolute=False)
+        (q, k), actual = queries_and_keys(Positions.arange(2)), []
         for at in (model.reach, model.reach + 1, 3 * model.reach):
             positions = Positions.times(torch.tensor([[0, at]]))
             every = Distances(torch.arange(-at, at + 1), positions.delta + at, (2, 2))
@@ -147,16 +147,16 @@ def test_deberta_reaches_as_far_as_its_table(span, buckets, ends):
             ahead, back = ((x + span).clamp(0, 2 * span - 1) for x in (-values, values))
             rows = {"key": (table, ahead), "query": (table, back)}
             wanted = model.bias(q, k, AttentionContext(replace(state, distances=every, rows=rows), 0))
-            found.append(model.bias(q, k, AttentionContext(state, 0)))
-            torch.testing.assert_close(found[-1], wanted)
-        assert torch.equal(found[0], found[1])
-        assert torch.equal(found[0], found[2])
+            actual.append(model.bias(q, k, AttentionContext(state, 0)))
+            torch.testing.assert_close(actual[-1], wanted)
+        assert torch.equal(actual[0], actual[1])
+        assert torch.equal(actual[0], actual[2])
 
 
 def test_rows_that_stand_far_apart_have_the_distances_of_one():
     rows = torch.tensor([[0, 1, 2, 3], [100, 101, 102, 104]])
-    found = Distances.of(Positions(rows, rows), "x", limit=16)
-    assert (int(found.values[0]), int(found.values[-1])) == (-4, 4)
+    actual = Distances.of(Positions(rows, rows), "x", limit=16)
+    assert (int(actual.values[0]), int(actual.values[-1])) == (-4, 4)
     with pytest.raises(PositionError, match="'x' ends at a distance of 3; 4 was requested"):
         Distances.of(Positions(rows, rows), "x", limit=4)
 
@@ -165,15 +165,15 @@ def test_rows_that_stand_far_apart_have_the_distances_of_one():
 @pytest.mark.parametrize("step", [0.37, 2.5])
 def test_evenly_spaced_times_are_read_by_distance_as_by_pair(name, step):
     """A batch with an uneven sample computes each pair; one with even times alone each distance."""
-    model = made(name, **({"clip": None} if name == "floater_relative" else {}))
+    model = build_encoding(name, **({"clip": None} if name == "floater_relative" else {}))
     even = torch.arange(7, dtype=torch.double) * step + 11.3
     uneven = even + torch.linspace(0, 1, 7, dtype=torch.double) ** 2
     once, each = Positions.times(even[None]), Positions.times(torch.stack([even, uneven]))
     assert spacing(once) == pytest.approx(step)
     assert spacing(each) is None
     q, k = queries_and_keys(each)
-    found, wanted = logits(model, once, q, k)[0], logits(model, each, q, k)[0]
-    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    actual, wanted = logits(model, once, q, k)[0], logits(model, each, q, k)[0]
+    torch.testing.assert_close(actual, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_what_is_spaced_unevenly_or_differs_between_queries_and_keys_has_no_spacing():
@@ -194,5 +194,5 @@ def test_the_gradient_of_a_plane_is_that_of_its_entries(length, slots):
     index = torch.arange(slots) - torch.arange(length)[:, None] + length - 1
     assert torch.equal(plane[0], row[:, index])
     cotangent = torch.randn_like(plane)
-    found, wanted = (torch.autograd.grad(x, row, cotangent)[0] for x in (plane, row[:, index][None]))
-    torch.testing.assert_close(found, wanted)
+    actual, wanted = (torch.autograd.grad(x, row, cotangent)[0] for x in (plane, row[:, index][None]))
+    torch.testing.assert_close(actual, wanted)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from relative_cases import EVERYWHERE, LAYERS, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import EVERYWHERE, LAYERS, agree, build_encoding, by_pairs, logits, queries_and_keys
 from torch import nn
 
 from floater import Positions, build
@@ -17,19 +17,19 @@ def network(model, block):
     first, last = nn.Linear(1, width).double(), nn.Linear(width, heads, bias=False).double()
 
     def apply(x):
-        made = {"weight": model.weight[block][:, None], "bias": model.hidden_bias[block]}
-        hidden = torch.func.functional_call(first, made, x[None]).relu()
+        build_encoding = {"weight": model.weight[block][:, None], "bias": model.hidden_bias[block]}
+        hidden = torch.func.functional_call(first, build_encoding, x[None]).relu()
         return torch.func.functional_call(last, {"weight": model.out[block]}, hidden)
 
     return apply
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("given", [{"threshold": 2.5}, {"threshold": 40.0}, {"share_layers": True}])
-def test_logits_are_the_formula(given, positions):
-    model = made("fire", **given)
+@pytest.mark.parametrize("options", [{"threshold": 2.5}, {"threshold": 40.0}, {"share_layers": True}])
+def test_logits_are_the_formula(options, positions):
+    model = build_encoding("fire", **options)
     q, k = queries_and_keys(positions)
-    block = 0 if "share_layers" in given else 2
+    block = 0 if "share_layers" in options else 2
     f, c, limit = network(model, block), model.c[block], model.multiplier[block] * model.threshold
 
     def score(q, k, t, s, head):
@@ -55,9 +55,9 @@ def test_pieces_with_equal_corners_and_units_that_are_constant():
     torch.testing.assert_close(piecewise(at_corners, weight, bias, out), wanted)
 
 
-def identity(**given):
+def identity(**options):
     """A model whose function is f(x) = x in every head."""
-    model = made("fire", width=2, **given)
+    model = build_encoding("fire", width=2, **options)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([1.0, -1.0]))
         model.hidden_bias.zero_()
@@ -89,7 +89,7 @@ def test_below_the_threshold_only_the_distance_counts():
 @torch.no_grad()
 def test_blocks_differ_only_where_they_do_not_share():
     for share_layers in (True, False):
-        model = made("fire", share_layers=share_layers)
+        model = build_encoding("fire", share_layers=share_layers)
         state = model.prepare(Positions.arange(5))
         first, last = (model.correlation(state, layer) for layer in (0, LAYERS - 1))
         assert torch.equal(first, last) == share_layers
@@ -98,13 +98,13 @@ def test_blocks_differ_only_where_they_do_not_share():
 def test_parameters_start_as_in_the_released_module():
     model = build("fire", dim=1024, heads=64, layers=64, max_length=16)
     first, last = nn.Linear(1, 4096), nn.Linear(32, 4096)
-    for own, theirs in (
+    for ours, theirs in (
         (model.weight, first.weight),
         (model.hidden_bias, first.bias),
         (model.out, last.weight),
     ):
-        assert float(own.detach().std()) == pytest.approx(float(theirs.detach().std()), rel=0.05)
-        assert float(own.detach().abs().max()) == pytest.approx(float(theirs.detach().abs().max()), rel=0.01)
+        assert float(ours.detach().std()) == pytest.approx(float(theirs.detach().std()), rel=0.05)
+        assert float(ours.detach().abs().max()) == pytest.approx(float(theirs.detach().abs().max()), rel=0.01)
     assert model.c.tolist() == pytest.approx([0.1] * 64)
     assert (model.multiplier * model.threshold).tolist() == [512.0] * 64
 
@@ -115,5 +115,5 @@ def test_half_precision_keeps_distances_apart():
     model.c.fill_(1.0)
     model.multiplier.fill_(1.0)
     at = Positions(torch.tensor([[8001]]), torch.tensor([[0, 4000]]))
-    found = model.correlation(model.prepare(at), 0)
-    torch.testing.assert_close(found[0, 0, 0], torch.tensor([8002.0, 4002.0]).log() / math.log(8002))
+    actual = model.correlation(model.prepare(at), 0)
+    torch.testing.assert_close(actual[0, 0, 0], torch.tensor([8002.0, 4002.0]).log() / math.log(8002))

@@ -13,9 +13,9 @@ from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterModel
 SIZES = {"dim": 8, "heads": 2, "layers": 2, "max_length": 16}
 
 
-def made(**given):
+def build_encoding(**options):
     torch.manual_seed(0)
-    return build("floater_relative", **SIZES | given)
+    return build("floater_relative", **SIZES | options)
 
 
 def biases(model, positions, layer=0):
@@ -25,10 +25,10 @@ def biases(model, positions, layer=0):
 @pytest.mark.parametrize("layer", [0, 1])
 @torch.no_grad()
 def test_a_bias_is_the_flow_of_log_distance_read_out(layer):
-    model = made(clip=None)
+    model = build_encoding(clip=None)
     torch.nn.init.normal_(model.flow.field.outer.weight)  # far from linear in u
     positions = Positions.arange(40)
-    found = biases(model, positions, layer)
+    actual = biases(model, positions, layer)
     u = torch.log1p(torch.arange(40, dtype=torch.double))
     psi = reference_solve(model.flow.field, model.flow.start.flatten(0, 1), u)
     wanted = torch.einsum("nrd,rdh->nrh", psi, model.readout.double())
@@ -36,28 +36,28 @@ def test_a_bias_is_the_flow_of_log_distance_read_out(layer):
         for s in (0, 7, 8, 39):
             row = 2 * layer + int(s > t)
             torch.testing.assert_close(
-                found[0, :, t, s].double(), wanted[abs(t - s), row], rtol=1e-5, atol=1e-5
+                actual[0, :, t, s].double(), wanted[abs(t - s), row], rtol=1e-5, atol=1e-5
             )
 
 
 @torch.no_grad()
 def test_a_constant_field_gives_kerples_logarithm():
-    model = made(causal=True, clip=None)
+    model = build_encoding(causal=True, clip=None)
     for parameter in model.flow.field.parameters():
         parameter.zero_()
     slope = torch.randn(32)
     model.flow.field.outer.bias.copy_(slope)
-    found = biases(model, Positions.arange(60))
+    actual = biases(model, Positions.arange(60))
     past = torch.arange(60)[:, None] - torch.arange(60)
     start = torch.einsum("d,dh->h", model.flow.start[0, 0], model.readout[0])
     wanted = start[:, None, None] + (slope @ model.readout[0])[:, None, None] * past.abs().add(1).log()
-    torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual[0], wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("positions", [Positions.arange(40), Positions.times(torch.arange(40.0)[None])])
 @torch.no_grad()
 def test_distances_beyond_the_clip_are_read_as_it(positions):
-    everything, clipped, half = made(clip=None), made(clip=5), made()
+    everything, clipped, half = build_encoding(clip=None), build_encoding(clip=5), build_encoding()
     clipped.load_state_dict(everything.state_dict())
     half.load_state_dict(everything.state_dict())
     delta = positions.delta[0].long()
@@ -71,7 +71,7 @@ def test_distances_beyond_the_clip_are_read_as_it(positions):
 
 @torch.no_grad()
 def test_a_tail_is_kerples():
-    plain, tailed = made(), made(tail=True)
+    plain, tailed = build_encoding(), build_encoding(tail=True)
     tailed.load_state_dict(plain.state_dict(), strict=False)
     positions = Positions.arange(30)
     far = positions.delta[0].abs()
@@ -83,7 +83,7 @@ def test_a_tail_is_kerples():
 
 @torch.no_grad()
 def test_the_normaliser_keeps_far_distances_within_the_span_of_training():
-    plain, normalised = made(clip=None), made(normalise=True)
+    plain, normalised = build_encoding(clip=None), build_encoding(normalise=True)
     normalised.load_state_dict(plain.state_dict())
     short, long = Positions.arange(17), Positions.arange(300)
     torch.testing.assert_close(biases(normalised, short), biases(plain, short))
@@ -93,14 +93,14 @@ def test_the_normaliser_keeps_far_distances_within_the_span_of_training():
 
 @torch.no_grad()
 def test_real_distances_are_between_whole_ones():
-    model = made()
+    model = build_encoding()
     at = torch.tensor([[0.0, 0.5, 3.0, 3.0]], dtype=torch.double)
-    found, whole = biases(model, Positions.times(at)), biases(model, Positions.arange(4))
-    torch.testing.assert_close(found[0, :, 0, 2], whole[0, :, 0, 3])
-    torch.testing.assert_close(found[0, :, 2, 0], whole[0, :, 3, 0])
-    torch.testing.assert_close(found[0, :, 2, 3], whole[0, :, 0, 0])
+    actual, whole = biases(model, Positions.times(at)), biases(model, Positions.arange(4))
+    torch.testing.assert_close(actual[0, :, 0, 2], whole[0, :, 0, 3])
+    torch.testing.assert_close(actual[0, :, 2, 0], whole[0, :, 3, 0])
+    torch.testing.assert_close(actual[0, :, 2, 3], whole[0, :, 0, 0])
     between = model.flow(torch.tensor([[math.log1p(0.5), model.span]])).at(0, "past")[0, 0] @ model.readout[0]
-    torch.testing.assert_close(found[0, :, 1, 0], between)
+    torch.testing.assert_close(actual[0, :, 1, 0], between)
 
 
 def test_a_zero_start_is_the_plain_transformer_and_learns():
@@ -129,5 +129,5 @@ def test_decoding_one_token_at_a_time_is_decoding_the_whole():
 
 
 def test_a_causal_stack_has_one_direction():
-    assert made(causal=True).flow.names == ("past",)
-    assert made().flow.names == ("past", "future")
+    assert build_encoding(causal=True).flow.names == ("past",)
+    assert build_encoding().flow.names == ("past", "future")

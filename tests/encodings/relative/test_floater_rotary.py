@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from relative_cases import HEADS, LAYERS, PLACES, SIZES, TIMES, WIDTH, agree, by_pairs, made, queries_and_keys
+from relative_cases import (
+    HEADS,
+    LAYERS,
+    POSITIONS,
+    SIZES,
+    TIMES,
+    WIDTH,
+    agree,
+    build_encoding,
+    by_pairs,
+    queries_and_keys,
+)
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
@@ -40,11 +51,11 @@ def generator(model, layer, head):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("positions", [PLACES["counting"], PLACES["left padding"], TIMES])
+@pytest.mark.parametrize("positions", [POSITIONS["counting"], POSITIONS["left padding"], TIMES])
 @pytest.mark.parametrize("layer", [0, LAYERS - 1])
 def test_products_are_those_of_the_matrix_exponential(options, positions, layer):
     """Values and gradients, in queries, keys and parameters."""
-    model = made("floater_rotary", **options)
+    model = build_encoding("floater_rotary", **options)
     q, k = queries_and_keys(positions)
 
     def score(a, b, t, s, head):
@@ -52,13 +63,13 @@ def test_products_are_those_of_the_matrix_exponential(options, positions, layer)
 
     state = model.prepare(positions)
     turned = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, layer))
-    found = torch.einsum("bthi,bshi->bhts", *turned[:2])
-    agree(found, by_pairs(positions, q, k, score), q, k, *model.parameters())
+    actual = torch.einsum("bthi,bshi->bhts", *turned[:2])
+    agree(actual, by_pairs(positions, q, k, score), q, k, *model.parameters())
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_the_flow_keeps_the_norm(options):
-    model = made("floater_rotary", **options)
+    model = build_encoding("floater_rotary", **options)
     x = torch.randn(2, 5, HEADS, WIDTH, dtype=torch.double)
     q, k, v = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(5, offset=7000)), 1))
     for turned in (q, k):
@@ -68,35 +79,38 @@ def test_the_flow_keeps_the_norm(options):
 
 @pytest.mark.parametrize("basis", ["fixed", "learned"])
 @pytest.mark.parametrize(
-    "given", [{}, {"pairs": "half", "base": 100.0}, {"uncovered": "cut"}, {"uncovered": "round"}]
+    "options", [{}, {"pairs": "half", "base": 100.0}, {"uncovered": "cut"}, {"uncovered": "round"}]
 )
-def test_it_is_rotary_before_training(given, basis):
-    model, rotary = build("floater_rotary", **SIZES, **given, basis=basis), build("rotary", **SIZES, **given)
+def test_it_is_rotary_before_training(options, basis):
+    model, rotary = (
+        build("floater_rotary", **SIZES, **options, basis=basis),
+        build("rotary", **SIZES, **options),
+    )
     x = torch.randn(2, 5, HEADS, WIDTH)
-    for positions in (PLACES["left padding"], Positions.arange(5, offset=8000)):
-        found, wanted = (
+    for positions in (POSITIONS["left padding"], Positions.arange(5, offset=8000)):
+        actual, wanted = (
             m.qkv(x, 2 * x, x, AttentionContext(m.prepare(positions), 2)) for m in (model, rotary)
         )
-        for a, b in zip(found, wanted, strict=True):
+        for a, b in zip(actual, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-6, atol=2e-6)
 
 
 def test_a_basis_is_what_another_projection_would_give():
     """The spectral theorem: with Q^T in the projections, frequencies alone give the same products."""
-    model, plain = made("floater_rotary", basis="learned"), made("floater_rotary")
+    model, plain = build_encoding("floater_rotary", basis="learned"), build_encoding("floater_rotary")
     with torch.no_grad():
         plain.phase.copy_(model.phase)
     x, positions = torch.randn(2, 5, HEADS, WIDTH, dtype=torch.double), Positions.arange(5)
     moved = torch.einsum("bthi,hij->bthj", x, model.basis[1])
-    found, wanted = (
+    actual, wanted = (
         torch.einsum("bthi,bshi->bhts", *m.qkv(y, y, y, AttentionContext(m.prepare(positions), 1))[:2])
         for m, y in ((model, x), (plain, moved))
     )
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
 
 
 def test_a_parameter_is_the_phase_gained_over_the_training_span():
-    model = made("floater_rotary", rate=2.0)
+    model = build_encoding("floater_rotary", rate=2.0)
     span = SIZES["max_length"]
     before = build("rotary", **SIZES).frequencies(torch.device("cpu"))[0]
     gained = (model.frequencies - before) * span

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from relative_cases import LENGTH, SIZES, WHOLE, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import LENGTH, SIZES, WHOLE, agree, build_encoding, by_pairs, logits, queries_and_keys
 
 from floater import FloaterConfig, Positions, build
 from floater.transformer import FloaterModel
@@ -22,7 +22,7 @@ METHODS = {
 @WHOLE
 @pytest.mark.parametrize("name", METHODS)
 def test_logits_are_the_loop(name, positions):
-    model = made(name)
+    model = build_encoding(name)
     q, k = queries_and_keys(positions)
     wanted = by_pairs(
         positions, q, k, lambda q, k, t, s, head: METHODS[name](model.table[1], q, k, s - t, head) / 2
@@ -31,7 +31,7 @@ def test_logits_are_the_loop(name, positions):
 
 
 def test_many_queries_are_taken_in_parts():
-    model = made("huang3")
+    model = build_encoding("huang3")
     positions = Positions.arange(13)
     q, k = queries_and_keys(positions)
     wanted = by_pairs(

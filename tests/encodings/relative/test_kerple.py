@@ -4,14 +4,23 @@ import math
 
 import pytest
 import torch
-from relative_cases import EVERYWHERE, HEADS, LAYERS, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import (
+    EVERYWHERE,
+    HEADS,
+    LAYERS,
+    agree,
+    build_encoding,
+    by_pairs,
+    logits,
+    queries_and_keys,
+)
 
 from floater import Positions, build
 
 
-def confined(name, **given):
+def confined(name, **options):
     """A model whose parameters are within their bounds."""
-    model = made(name, **given)
+    model = build_encoding(name, **options)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.uniform_(0.1, 1.9)
@@ -37,7 +46,7 @@ def test_logits_are_the_kernels(kind, share_layers, positions):
 
 @EVERYWHERE
 def test_a_first_power_is_alibi(positions):
-    model, alibi = made("kerple", kind="power"), made("alibi")
+    model, alibi = build_encoding("kerple", kind="power"), build_encoding("alibi")
     with torch.no_grad():
         model.r1.copy_(torch.tensor([alibi.slopes]))
         model.r2.fill_(1.0)
@@ -84,8 +93,8 @@ def test_half_precision_keeps_distances_apart():
         model.r1.fill_(1.0)
         model.r2.fill_(1.0)
     at = Positions(torch.tensor([[8001]]), torch.tensor([[0, 4000]]))
-    found = model.correlation(model.prepare(at), 0)
-    torch.testing.assert_close(found[0, 0, 0], -torch.tensor([8002.0, 4002.0]).log())
+    actual = model.correlation(model.prepare(at), 0)
+    torch.testing.assert_close(actual[0, 0, 0], -torch.tensor([8002.0, 4002.0]).log())
 
 
 def test_blocks_differ_only_where_they_do_not_share():

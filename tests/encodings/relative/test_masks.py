@@ -50,8 +50,8 @@ def test_attention_is_that_of_longformer_in_transformers():
     x, valid = torch.randn(2, 24, 32), torch.ones(2, 24, dtype=torch.bool)
     valid[1, 19:] = False
     wanted = theirs(x, -10000.0 * ~valid, ~valid, torch.zeros_like(valid), False)[0]
-    found, _ = attention(x, model, model.prepare(Positions.arange(24)), valid, None)
-    torch.testing.assert_close(found[valid], wanted[valid], rtol=0, atol=1e-6)
+    actual, _ = attention(x, model, model.prepare(Positions.arange(24)), valid, None)
+    torch.testing.assert_close(actual[valid], wanted[valid], rtol=0, atol=1e-6)
 
 
 def test_the_windows_default_is_an_eighth():

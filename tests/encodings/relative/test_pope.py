@@ -11,10 +11,10 @@ from floater.encodings import AttentionContext
 
 
 def turned(model, q, k, positions, layer=0):
-    found = model.qkv(
+    actual = model.qkv(
         q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), layer)
     )
-    return (x.transpose(1, 2) for x in found[:2])
+    return (x.transpose(1, 2) for x in actual[:2])
 
 
 def test_queries_and_keys_are_those_of_x_transformers():
@@ -28,8 +28,8 @@ def test_queries_and_keys_are_those_of_x_transformers():
     q, k = torch.randn(2, 2, HEADS, 12, WIDTH)
     angles, bias = other(torch.arange(12))
     wanted = parts.apply_polar_pos_emb(q, angles), parts.apply_polar_pos_emb(k, angles + bias)
-    for found, there in zip(turned(model, q, k, Positions.arange(12)), wanted, strict=True):
-        torch.testing.assert_close(found, there, rtol=1e-5, atol=1e-5)
+    for actual, there in zip(turned(model, q, k, Positions.arange(12)), wanted, strict=True):
+        torch.testing.assert_close(actual, there, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

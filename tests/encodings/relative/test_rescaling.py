@@ -58,9 +58,9 @@ def llama(scaling, base=10000.0):
 @pytest.mark.parametrize("base", [10000.0, 500.0])
 def test_frequencies_and_factor_are_those_of_transformers(scaling, base):
     wanted, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](llama(scaling, base), "cpu")
-    found, own = rescaled(32, base, 128, scaling)
-    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
-    assert own == pytest.approx(factor, rel=1e-6)
+    actual, ours = rescaled(32, base, 128, scaling)
+    torch.testing.assert_close(actual.float(), wanted, rtol=1e-6, atol=1e-9)
+    assert ours == pytest.approx(factor, rel=1e-6)
 
 
 @pytest.mark.parametrize("length", [64, 128, 129, 500])
@@ -68,9 +68,9 @@ def test_frequencies_and_factor_are_those_of_transformers(scaling, base):
 def test_longrope_is_that_of_transformers_at_the_declared_length(length, more):
     scaling = LONG | more
     wanted, factor = ROPE_INIT_FUNCTIONS["longrope"](llama(scaling), "cpu", seq_len=length)
-    found, own = rescaled(32, 10000.0, 128, scaling | {"length": max(length, 128)})
-    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
-    assert own == pytest.approx(factor, rel=1e-6)
+    actual, ours = rescaled(32, 10000.0, 128, scaling | {"length": max(length, 128)})
+    torch.testing.assert_close(actual.float(), wanted, rtol=1e-6, atol=1e-9)
+    assert ours == pytest.approx(factor, rel=1e-6)
     if not more:
         assert torch.equal(
             rescaled(32, 10000.0, 128, scaling)[0], rescaled(32, 10000.0, 128, scaling | {"length": 512})[0]
@@ -83,8 +83,8 @@ def test_rules_scale_what_rotates(scaling, partial):
     wanted, _ = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](
         llama({**scaling, "partial_rotary_factor": partial}), "cpu"
     )
-    found, _ = build("rotary", **SIZES, scaling=scaling, partial=partial).frequencies(torch.device("cpu"))
-    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
+    actual, _ = build("rotary", **SIZES, scaling=scaling, partial=partial).frequencies(torch.device("cpu"))
+    torch.testing.assert_close(actual.float(), wanted, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("pairs", ["half", "interleaved"])
@@ -92,11 +92,11 @@ def test_what_does_not_rotate_stays(pairs):
     model = build("rotary", **SIZES, partial=0.25, pairs=pairs)
     whole = build("rotary", **(SIZES | {"dim": 16}), pairs=pairs)
     x = torch.randn(2, 9, 2, 32)
-    found, _, v = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(9)), 0))
+    actual, _, v = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(9)), 0))
     part = x[..., :8]
     wanted, _, _ = whole.qkv(part, part, part, AttentionContext(whole.prepare(Positions.arange(9)), 0))
-    assert torch.equal(found[..., :8], wanted)
-    assert torch.equal(found[..., 8:], x[..., 8:])
+    assert torch.equal(actual[..., :8], wanted)
+    assert torch.equal(actual[..., 8:], x[..., 8:])
     assert v is x
 
 
@@ -118,9 +118,9 @@ def test_parts_of_heads_that_cannot_rotate(partial, message):
 def test_dynamic_scaling_is_that_of_transformers_at_the_declared_length(factor, length):
     scaling = {"rope_type": "dynamic", "factor": factor}
     wanted, _ = ROPE_INIT_FUNCTIONS["dynamic"](llama(scaling), "cpu", seq_len=length)
-    found, own = rescaled(32, 10000.0, 128, {**scaling, "length": length})
-    torch.testing.assert_close(found.float(), wanted, rtol=1e-6, atol=1e-9)
-    assert own == 1.0
+    actual, ours = rescaled(32, 10000.0, 128, {**scaling, "length": length})
+    torch.testing.assert_close(actual.float(), wanted, rtol=1e-6, atol=1e-9)
+    assert ours == 1.0
     whole, _ = rescaled(32, 10000.0, 128, {**scaling, "length": factor * 128})
     assert torch.equal(rescaled(32, 10000.0, 128, scaling)[0], whole)
 

@@ -36,13 +36,13 @@ def test_padding_is_passed_over_wherever_it_stands():
     columns = [[0, 1, 2, 3, 4], [2, 3, 4], [0, 1], [1, 3, 4], []]
     mask = torch.tensor([[int(n in row) for n in range(5)] for row in columns])
     x = torch.randn(5, 5, 4, dtype=torch.double)
-    found = model.embed(x, model.prepare(Positions.from_mask(mask)))
+    actual = model.embed(x, model.prepare(Positions.from_mask(mask)))
     for b, row in enumerate(columns):
         h = [0.0] * 4
         for column in row:
             h = step(model.gru, x[b, column].tolist(), h)
-            assert found[b, column].tolist() == pytest.approx(h)
-    assert bool(found.isfinite().all())
+            assert actual[b, column].tolist() == pytest.approx(h)
+    assert bool(actual.isfinite().all())
 
 
 @pytest.mark.parametrize("clip", [1, 3])
@@ -58,7 +58,7 @@ def test_the_rr_transformer_has_shaws_vectors_on_top(clip):
     for n in range(5):
         h = step(model.gru, x[1, n].tolist(), h)
         assert read[1, n].tolist() == pytest.approx(h)
-    found, _ = attention(read, model, state, None, None)
+    actual, _ = attention(read, model, state, None, None)
     q, k, v = (y(read).view(2, 5, 2, 2) for y in (attention.query, attention.key, attention.value))
     out = torch.zeros(2, 5, 2, 2, dtype=torch.double)
     for b, t, head in torch.cartesian_prod(*map(torch.arange, (2, 5, 2))).tolist():
@@ -68,7 +68,7 @@ def test_the_rr_transformer_has_shaws_vectors_on_top(clip):
         )
         weights = ((k[b, :, head] + keys) @ q[b, t, head] / math.sqrt(2)).softmax(0)
         out[b, t, head] = weights @ (v[b, :, head] + values)
-    torch.testing.assert_close(found, attention.output(out.flatten(2)))
+    torch.testing.assert_close(actual, attention.output(out.flatten(2)))
 
 
 def test_vectors_of_distances_start_as_embeddings_do():

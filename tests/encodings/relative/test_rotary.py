@@ -5,25 +5,25 @@ import math
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, SIZES, TIMES, WIDTH
+from relative_cases import HEADS, POSITIONS, SIZES, TIMES, WIDTH
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
 
 
-def rotated(x, place, pairs, base=10000.0):
+def rotated(x, at, pairs, base=10000.0):
     """One vector by complex multiplication."""
     half = len(x) // 2
     first = [2 * i if pairs == "interleaved" else i for i in range(half)]
     second = [2 * i + 1 if pairs == "interleaved" else i + half for i in range(half)]
     out = [0.0] * len(x)
     for i, (a, b) in enumerate(zip(first, second, strict=True)):
-        turned = complex(x[a], x[b]) * cmath.exp(1j * place / base ** (2 * i / len(x)))
+        turned = complex(x[a], x[b]) * cmath.exp(1j * at / base ** (2 * i / len(x)))
         out[a], out[b] = turned.real, turned.imag
     return out
 
 
-@pytest.mark.parametrize("positions", [*PLACES.values(), TIMES])
+@pytest.mark.parametrize("positions", [*POSITIONS.values(), TIMES])
 @pytest.mark.parametrize("pairs", ["interleaved", "half"])
 @pytest.mark.parametrize("base", [10000.0, 100.0])
 def test_queries_and_keys_are_turned_and_values_are_not(positions, pairs, base):
@@ -31,11 +31,11 @@ def test_queries_and_keys_are_turned_and_values_are_not(positions, pairs, base):
     model = build("rotary", **SIZES, pairs=pairs, base=base)
     x = torch.randn(2, positions.query.shape[1], HEADS, WIDTH, dtype=torch.double)
     q, k, v = model.qkv(x, 2 * x, 3 * x, AttentionContext(model.prepare(positions), 0))
-    places = positions.query.expand(2, -1).tolist()
+    rows = positions.query.expand(2, -1).tolist()
     wanted = torch.tensor(
         [
-            [[rotated(head, place, pairs, base) for head in token] for token, place in zip(*row, strict=True)]
-            for row in zip(x.tolist(), places, strict=True)
+            [[rotated(head, at, pairs, base) for head in token] for token, at in zip(*row, strict=True)]
+            for row in zip(x.tolist(), rows, strict=True)
         ],
         dtype=torch.double,
     )
@@ -63,24 +63,24 @@ def test_roformer_of_transformers_gives_the_same():
     q, k = torch.randn(2, 2, HEADS, 12, WIDTH).unbind()
     wanted = roformer.RoFormerSelfAttention.apply_rotary_position_embeddings(table((2, 12))[None, None], q, k)
     model = build("rotary", **SIZES)
-    found = model.qkv(
+    actual = model.qkv(
         q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(Positions.arange(12)), 0)
     )
-    torch.testing.assert_close(found[0].transpose(1, 2), wanted[0])
-    torch.testing.assert_close(found[1].transpose(1, 2), wanted[1])
+    torch.testing.assert_close(actual[0].transpose(1, 2), wanted[0])
+    torch.testing.assert_close(actual[1].transpose(1, 2), wanted[1])
 
 
 def test_llama_of_transformers_gives_the_same_with_half_pairs():
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")
-    positions = PLACES["left padding"]
+    positions = POSITIONS["left padding"]
     angle = positions.query[..., None] / 10000 ** (torch.arange(0, WIDTH, 2) / WIDTH)
     angle = torch.cat([angle, angle], -1)
     q, k = torch.randn(2, 2, HEADS, 5, WIDTH).unbind()
     wanted = llama.apply_rotary_pos_emb(q, k, angle.cos(), angle.sin())
     model = build("rotary", **SIZES, pairs="half")
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), 0))
-    torch.testing.assert_close(found[0].transpose(1, 2), wanted[0])
-    torch.testing.assert_close(found[1].transpose(1, 2), wanted[1])
+    actual = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(model.prepare(positions), 0))
+    torch.testing.assert_close(actual[0].transpose(1, 2), wanted[0])
+    torch.testing.assert_close(actual[1].transpose(1, 2), wanted[1])
 
 
 def test_rotary_embedding_torch_gives_the_same():
@@ -89,8 +89,8 @@ def test_rotary_embedding_torch_gives_the_same():
     wanted = package.RotaryEmbedding(dim=WIDTH).rotate_queries_or_keys(q, offset=3)
     model = build("rotary", **SIZES)
     x = q.transpose(1, 2)
-    found, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(12, offset=3)), 0))
-    torch.testing.assert_close(found.transpose(1, 2), wanted)
+    actual, _, _ = model.qkv(x, x, x, AttentionContext(model.prepare(Positions.arange(12, offset=3)), 0))
+    torch.testing.assert_close(actual.transpose(1, 2), wanted)
 
 
 @torch.no_grad()

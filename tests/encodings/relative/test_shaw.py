@@ -4,7 +4,17 @@ import math
 
 import pytest
 import torch
-from relative_cases import HEADS, SIZES, WHOLE, WIDTH, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import (
+    HEADS,
+    SIZES,
+    WHOLE,
+    WIDTH,
+    agree,
+    build_encoding,
+    by_pairs,
+    logits,
+    queries_and_keys,
+)
 
 from floater import FloaterConfig, Positions, build
 from floater.encodings import AttentionContext
@@ -24,7 +34,7 @@ def vector(model, table, layer):
     ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
 )
 def test_logits_are_the_surveys_equation_9(name, options, positions):
-    model = made(name, **options)
+    model = build_encoding(name, **options)
     q, k = queries_and_keys(positions)
     a = vector(model, model.keys, 1)
     wanted = by_pairs(positions, q, k, lambda q, k, t, s, head: q @ (k + a(t, s)) / 2)
@@ -36,7 +46,7 @@ def test_logits_are_the_surveys_equation_9(name, options, positions):
     ("name", "options"), [("shaw", {"clip": 2}), ("shaw", {"clip": 9}), ("shaw_absolute", {})]
 )
 def test_values_are_the_surveys_equation_10(name, options, positions):
-    model = made(name, **options)
+    model = build_encoding(name, **options)
     q, k = queries_and_keys(positions)
     a = vector(model, model.values_, 1)
     weights = logits(model, positions, q, k, 1).detach().softmax(-1).requires_grad_()
@@ -70,11 +80,11 @@ def test_attention_is_that_of_wav2vec2_bert_in_transformers(length):
     attention = Attention(FloaterConfig(hidden_size=32, num_attention_heads=4), 0).eval()
     with torch.no_grad():
         model.keys[0].copy_(theirs.distance_embedding.weight)
-    for own, their in zip(("query", "key", "value", "output"), ("q", "k", "v", "out"), strict=True):
-        getattr(attention, own).load_state_dict(getattr(theirs, f"linear_{their}").state_dict())
+    for ours, their in zip(("query", "key", "value", "output"), ("q", "k", "v", "out"), strict=True):
+        getattr(attention, ours).load_state_dict(getattr(theirs, f"linear_{their}").state_dict())
     x = torch.randn(2, length, 32)
-    found, _ = attention(x, model, model.prepare(Positions.arange(length)), None, None)
-    torch.testing.assert_close(found, theirs(x)[0], rtol=0, atol=1e-6)
+    actual, _ = attention(x, model, model.prepare(Positions.arange(length)), None, None)
+    torch.testing.assert_close(actual, theirs(x)[0], rtol=0, atol=1e-6)
 
 
 def test_values_may_be_left_out():

@@ -14,9 +14,9 @@ CASES = [("spe_sine", {"sines": 3}), ("spe_conv", {"kernel": 5})]
 LEFT = Positions.from_mask(torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]]))
 
 
-def model(name, seed=0, **given):
+def model(name, seed=0, **options):
     torch.manual_seed(seed)
-    built = build(name, **SIZES, **given).double()
+    built = build(name, **SIZES, **options).double()
     for parameter in built.parameters():
         nn.init.normal_(parameter)
     return built.eval()
@@ -47,11 +47,11 @@ def correlation(built, head, d, t, s):
 def expected(built, q, k, positions, layer):
     """The logits of relative attention, (batch, heads, T, T)."""
     out = torch.zeros(len(q), 2, q.shape[1], q.shape[1], dtype=torch.double)
-    places = positions.query.expand(len(q), -1).tolist()
+    rows = positions.query.expand(len(q), -1).tolist()
     gate = None if built.gate is None else built.gate[layer].tolist()
     for b, head, t, s in torch.cartesian_prod(*map(torch.arange, out.shape)).tolist():
         for d in range(2):
-            p = correlation(built, head, d, places[b][t], places[b][s])
+            p = correlation(built, head, d, rows[b][t], rows[b][s])
             if gate is not None:
                 g = sigmoid(gate[head][d])
                 p = (1 - g) * p + g
@@ -79,30 +79,30 @@ def white(built):
 
 
 @pytest.mark.parametrize("gated", [True, False])
-@pytest.mark.parametrize(("name", "given"), CASES)
+@pytest.mark.parametrize(("name", "options"), CASES)
 @pytest.mark.parametrize("positions", [Positions.arange(7), LEFT])
-def test_with_white_noise_it_is_relative_attention(name, given, gated, positions, monkeypatch):
-    built = model(name, gated=gated, realizations=130, **given)
+def test_with_white_noise_it_is_relative_attention(name, options, gated, positions, monkeypatch):
+    built = model(name, gated=gated, realizations=130, **options)
     monkeypatch.setattr(built, "noise", white(built))
     q, k = torch.randn(2, 2, 7, 2, 2, dtype=torch.double)
     for layer in range(2):
-        found = logits(built, q, k, positions, layer)
-        torch.testing.assert_close(found, expected(built, q, k, positions, layer))
+        actual = logits(built, q, k, positions, layer)
+        torch.testing.assert_close(actual, expected(built, q, k, positions, layer))
 
 
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize(("name", "given"), CASES)
-def test_drawn_noise_comes_near_as_realizations_grow(name, given, training):
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_drawn_noise_comes_near_as_realizations_grow(name, options, training):
     q, k = torch.randn(2, 1, 4, 2, 2, dtype=torch.double)
     for realizations, tolerance in ((1_000, 1.2), (100_000, 0.12)):
-        built = model(name, realizations=realizations, **given).train(training)
-        found = logits(built, q, k, Positions.arange(4), 1)
-        assert (found - expected(built, q, k, Positions.arange(4), 1)).abs().max() < tolerance
+        built = model(name, realizations=realizations, **options).train(training)
+        actual = logits(built, q, k, Positions.arange(4), 1)
+        assert (actual - expected(built, q, k, Positions.arange(4), 1)).abs().max() < tolerance
 
 
-@pytest.mark.parametrize(("name", "given"), CASES)
-def test_noise_is_drawn_in_training_and_stays_in_evaluation(name, given):
-    built, x = model(name, **given), torch.randn(1, 7, 2, 2, dtype=torch.double)
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_noise_is_drawn_in_training_and_stays_in_evaluation(name, options):
+    built, x = model(name, **options), torch.randn(1, 7, 2, 2, dtype=torch.double)
 
     def filtered(positions, x=x):
         return built.qkv(x, x, x, AttentionContext(built.prepare(positions), 0))[0]
@@ -157,5 +157,5 @@ def test_noise_is_drawn_where_the_queries_stand(monkeypatch):
         part = model.prepare(Positions.arange(length, offset=start))
         assert len(drawn) <= 3 + (length + 9) // 64
         rows = slice(start, start + length)
-        for found, wanted in zip(part[:2], whole[:2], strict=True):
-            torch.testing.assert_close(found, wanted[:, rows])
+        for actual, wanted in zip(part[:2], whole[:2], strict=True):
+            torch.testing.assert_close(actual, wanted[:, rows])

@@ -27,20 +27,20 @@ def test_nearer_keys_take_their_share_first(causal, current):
     model = build("stick_breaking", **SIZES, causal=causal, attend_current=current)
     logits = torch.randn(HEADS, 7, 7, dtype=torch.double)
     seen = torch.ones(7, 7, dtype=torch.bool).tril() if causal else torch.ones(7, 7, dtype=torch.bool)
-    given = logits.masked_fill(~seen, -torch.inf)[None]
-    found = model.weights(given, AttentionContext(model.prepare(Positions.arange(7)), 0))[0]
+    visible = logits.masked_fill(~seen, -torch.inf)[None]
+    actual = model.weights(visible, AttentionContext(model.prepare(Positions.arange(7)), 0))[0]
     for head in range(HEADS):
         for t in range(7):
             wanted = broken(logits[head, t], t, seen[t].nonzero().flatten().tolist(), current)
-            torch.testing.assert_close(found[head, t], wanted)
+            torch.testing.assert_close(actual[head, t], wanted)
 
 
 def test_large_logits_take_all_and_small_ones_leave_it():
     model = build("stick_breaking", **SIZES, causal=True)
     logits = torch.full((1, 1, 1, 6), -200.0)
     logits[..., 2] = 200.0
-    found = model.weights(logits, AttentionContext(model.prepare(Positions.arange(1, offset=5)), 0))
-    assert found.flatten().tolist() == [0, 0, 1, 0, 0, 0]
+    actual = model.weights(logits, AttentionContext(model.prepare(Positions.arange(1, offset=5)), 0))
+    assert actual.flatten().tolist() == [0, 0, 1, 0, 0, 0]
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from relative_cases import HEADS, SIZES, WHOLE, by_pairs, logits, made, queries_and_keys
+from relative_cases import HEADS, SIZES, WHOLE, build_encoding, by_pairs, logits, queries_and_keys
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
@@ -37,8 +37,8 @@ def test_the_bias_is_that_of_transformers(site, causal):
     with torch.no_grad():
         model.table.weight.copy_(theirs.relative_attention_bias.weight)
     q = torch.zeros(1, HEADS, 40, 4)
-    found = model.bias(q, q, AttentionContext(model.prepare(Positions.arange(40)), 1))
-    torch.testing.assert_close(found, theirs.compute_bias(40, 40))
+    actual = model.bias(q, q, AttentionContext(model.prepare(Positions.arange(40)), 1))
+    torch.testing.assert_close(actual, theirs.compute_bias(40, 40))
 
 
 @pytest.mark.parametrize("name", ["t5", "tupe_r", "bert_r", "untied_cls"])
@@ -72,7 +72,7 @@ def written_out(delta, both, buckets=32, far=128):
 @pytest.mark.parametrize("directions", ["both", "past"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_logits_are_the_loop(positions, directions, scaled):
-    model = made("t5", directions=directions, scaled=scaled)
+    model = build_encoding("t5", directions=directions, scaled=scaled)
     q, k = queries_and_keys(positions)
     scale = 0.5 if scaled else 1.0
 
@@ -84,14 +84,16 @@ def test_logits_are_the_loop(positions, directions, scaled):
 
 @torch.no_grad()
 def test_a_real_distance_shares_the_bucket_of_the_next_whole_one_towards_zero():
-    model = made("t5", directions="both")
+    model = build_encoding("t5", directions="both")
     times = torch.tensor([[0.0, 0.6, 3.9, 50.3, 1e6]], dtype=torch.float64)
-    found = model.prepare(Positions.times(times))
+    actual = model.prepare(Positions.times(times))
     delta = times[:, None] - times[:, :, None]
     near = delta.abs() < 8
     whole = bucket(delta.trunc().long(), 32, 128, both=True)
     # a key less than one after the query is after it, where no whole distance is
     whole = torch.where((delta > 0) & (delta < 1), 16, whole)
     wanted = model.table(whole).movedim(-1, 1)
-    torch.testing.assert_close(found[near[:, None].expand_as(found)], wanted[near[:, None].expand_as(wanted)])
-    assert torch.equal(found[0, :, 0, 4], model.table.weight[31])
+    torch.testing.assert_close(
+        actual[near[:, None].expand_as(actual)], wanted[near[:, None].expand_as(wanted)]
+    )
+    assert torch.equal(actual[0, :, 0, 4], model.table.weight[31])

@@ -4,7 +4,17 @@ import math
 
 import pytest
 import torch
-from relative_cases import DIM, EVERYWHERE, HEADS, WIDTH, agree, by_pairs, logits, made, queries_and_keys
+from relative_cases import (
+    DIM,
+    EVERYWHERE,
+    HEADS,
+    WIDTH,
+    agree,
+    build_encoding,
+    by_pairs,
+    logits,
+    queries_and_keys,
+)
 
 from floater import FloaterConfig, Positions, build
 from floater.transformer.attention import Attention
@@ -12,7 +22,7 @@ from floater.transformer.attention import Attention
 
 @EVERYWHERE
 def test_the_papers_form(positions):
-    model = made("tener")
+    model = build_encoding("tener")
     q, k = queries_and_keys(positions)
 
     def score(q, k, t, s, head):
@@ -20,13 +30,13 @@ def test_the_papers_form(positions):
         r = torch.tensor([f(a) for a in angles for f in (math.sin, math.cos)], dtype=torch.double)
         return q @ k + q @ r + model.u[1, head] @ k + model.v[1, head] @ r
 
-    found = logits(model, positions, q, k, 1)
-    agree(found, by_pairs(positions, q, k, score), q, k, model.u, model.v)
+    actual = logits(model, positions, q, k, 1)
+    agree(actual, by_pairs(positions, q, k, score), q, k, model.u, model.v)
 
 
 @EVERYWHERE
 def test_the_released_form(positions):
-    model = made("tener", form="released")
+    model = build_encoding("tener", form="released")
     q, k = queries_and_keys(positions)
 
     def wave(distance):
@@ -39,24 +49,24 @@ def test_the_released_form(positions):
         u, v = model.u[1, head], model.v[1, head]
         return (q + u) @ k + (q + v) @ wave(s - t) + k @ wave(t - s)
 
-    found = logits(model, positions, q, k, 1)
-    agree(found, by_pairs(positions, q, k, score), q, k, model.u, model.v)
+    actual = logits(model, positions, q, k, 1)
+    agree(actual, by_pairs(positions, q, k, score), q, k, model.u, model.v)
 
 
 def test_keys_of_the_paper_are_slices_of_what_the_block_reads():
     torch.manual_seed(0)
     config = FloaterConfig(hidden_size=DIM, num_attention_heads=HEADS)
-    attention, model = Attention(config, 1).double(), made("tener")
+    attention, model = Attention(config, 1).double(), build_encoding("tener")
     x = torch.randn(2, 5, DIM, dtype=torch.double)
     positions = Positions.arange(5)
-    found, _ = attention(x, model, model.prepare(positions), None, None)
+    actual, _ = attention(x, model, model.prepare(positions), None, None)
     q, v = (
         linear(x).view(2, 5, HEADS, WIDTH).transpose(1, 2) for linear in (attention.query, attention.value)
     )
     k = torch.stack(x.split(WIDTH, -1), 1)
     out = logits(model, positions, q, k, 1).softmax(-1) @ v
-    torch.testing.assert_close(found, attention.output(out.transpose(1, 2).flatten(-2)))
-    found.sum().backward()
+    torch.testing.assert_close(actual, attention.output(out.transpose(1, 2).flatten(-2)))
+    actual.sum().backward()
     assert not attention.key.weight.grad.any()
 
 

@@ -8,12 +8,12 @@ from relative_cases import (
     DIM,
     EVERYWHERE,
     HEADS,
-    PLACES,
+    POSITIONS,
     WIDTH,
     agree,
+    build_encoding,
     by_pairs,
     logits,
-    made,
     queries_and_keys,
 )
 
@@ -30,7 +30,7 @@ def wave(distance):
 @pytest.mark.parametrize("untie", [False, True])
 @pytest.mark.parametrize("layer", [0, 2])
 def test_logits_are_the_four_terms(positions, untie, layer):
-    model = made("transformer_xl", untie=untie)
+    model = build_encoding("transformer_xl", untie=untie)
     q, k = queries_and_keys(positions)
     weight = model.project[layer].weight
     u, v = (x[layer if untie else 0] for x in (model.u, model.v))
@@ -39,15 +39,15 @@ def test_logits_are_the_four_terms(positions, untie, layer):
         r = weight[head * WIDTH : (head + 1) * WIDTH] @ wave(t - s)
         return ((q + u[head]) @ k + (q + v[head]) @ r) / math.sqrt(WIDTH)
 
-    found = logits(model, positions, q, k, layer)
-    agree(found, by_pairs(positions, q, k, score), q, k, weight, model.u, model.v)
+    actual = logits(model, positions, q, k, layer)
+    agree(actual, by_pairs(positions, q, k, score), q, k, weight, model.u, model.v)
 
 
 def test_real_and_whole_positions_agree():
-    model = made("transformer_xl")
-    q, k = queries_and_keys(PLACES["counting"])
-    found = logits(model, Positions.times(torch.arange(5.0, dtype=torch.double)[None]), q, k)
-    torch.testing.assert_close(found, logits(model, PLACES["counting"], q, k))
+    model = build_encoding("transformer_xl")
+    q, k = queries_and_keys(POSITIONS["counting"])
+    actual = logits(model, Positions.times(torch.arange(5.0, dtype=torch.double)[None]), q, k)
+    torch.testing.assert_close(actual, logits(model, POSITIONS["counting"], q, k))
 
 
 def test_xlnet_of_transformers_gives_the_same():
@@ -55,7 +55,7 @@ def test_xlnet_of_transformers_gives_the_same():
     length = 6
     config = xlnet.XLNetConfig(d_model=DIM, n_head=HEADS, n_layer=1, d_inner=8, dropout=0.0, vocab_size=5)
     theirs = xlnet.XLNetRelativeAttention(config).double().eval()
-    model = made("transformer_xl")
+    model = build_encoding("transformer_xl")
     split = [2 * i for i in range(DIM // 2)] + [2 * i + 1 for i in range(DIM // 2)]  # sines, then cosines
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -68,5 +68,5 @@ def test_xlnet_of_transformers_gives_the_same():
     q, k = (torch.einsum("tbd,dhw->bhtw", h, w) for w in (theirs.q, theirs.k))
     outputs = theirs(h, None, None, None, r, None, output_attentions=True)
     (weights,) = (x for x in outputs if x is not None and x.shape == (length, length, 2, HEADS))
-    found = logits(model, Positions.arange(length), q, k).softmax(-1)
-    torch.testing.assert_close(found, weights.permute(2, 3, 0, 1))
+    actual = logits(model, Positions.arange(length), q, k).softmax(-1)
+    torch.testing.assert_close(actual, weights.permute(2, 3, 0, 1))

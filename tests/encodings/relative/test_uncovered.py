@@ -25,9 +25,9 @@ def test_the_cut_is_where_a_period_fits_the_span_once():
 
 
 def test_rounded_frequencies_are_those_of_resonance():
-    found = covered(frequencies(128), SPAN, "round")
-    for own, plain in zip(found.tolist(), frequencies(128).tolist(), strict=True):
-        assert own == pytest.approx(2 * math.pi / round(2 * math.pi / plain), rel=1e-12)
+    actual = covered(frequencies(128), SPAN, "round")
+    for ours, plain in zip(actual.tolist(), frequencies(128).tolist(), strict=True):
+        assert ours == pytest.approx(2 * math.pi / round(2 * math.pi / plain), rel=1e-12)
     at = covered(torch.tensor([0.0, 60.0], dtype=torch.double), SPAN, "round")
     assert at.tolist() == [0.0, math.pi]  # a period below a token is one of two
 
@@ -53,9 +53,9 @@ def test_rounded_components_repeat_after_their_period(values, width):
         period = round(2 * math.pi * 10000 ** (2 * pair / width))
         part = slice(2 * pair, 2 * pair + 2)
         for away in (1, 7):
-            found = values(away * period, 30, uncovered="round")[:, part]
+            actual = values(away * period, 30, uncovered="round")[:, part]
             near = values(0, 30, uncovered="round")[:, part]
-            torch.testing.assert_close(found, near, rtol=0, atol=1e-9)
+            torch.testing.assert_close(actual, near, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(("values", "width"), [(turned, 16), (vectors, 32)])

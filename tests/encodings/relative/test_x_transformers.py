@@ -28,10 +28,10 @@ def test_rotary_turns_the_same_pairs(start):
     angles, scale = rotary(at)
     model = build("rotary", **SIZES)
     state = model.prepare(Positions(at[None], at[None]))
-    found = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, 0))
-    for own, x in zip(found[:2], (q, k), strict=True):
+    actual = model.qkv(q.transpose(1, 2), k.transpose(1, 2), k, AttentionContext(state, 0))
+    for ours, x in zip(actual[:2], (q, k), strict=True):
         wanted = parts.apply_rotary_pos_emb(x, angles, scale)
-        torch.testing.assert_close(own.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours.transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -41,8 +41,8 @@ def test_t5_has_the_same_bias(causal, length, slots):
     model = build("t5", **SIZES, directions="past" if causal else "both")
     with torch.no_grad():
         model.table.weight.copy_(other.relative_attention_bias.weight)
-    found = added(model, Positions.arange(length, offset=slots - length))[0]
-    torch.testing.assert_close(found, other(length, slots))
+    actual = added(model, Positions.arange(length, offset=slots - length))[0]
+    torch.testing.assert_close(actual, other(length, slots))
 
 
 @pytest.mark.parametrize("heads", [4, 6, 8, 12])
@@ -60,8 +60,8 @@ def test_sinusoids_hold_the_same_waves():
     nn.init.ones_(other.scale)
     wanted = other(torch.zeros(1, 20, DIM))
     model = build("sinusoidal", **SIZES)
-    found = model.embed(torch.zeros(1, 20, DIM), model.prepare(Positions.arange(20)))[0]
-    torch.testing.assert_close(torch.cat([found[:, ::2], found[:, 1::2]], 1), wanted, rtol=1e-5, atol=1e-5)
+    actual = model.embed(torch.zeros(1, 20, DIM), model.prepare(Positions.arange(20)))[0]
+    torch.testing.assert_close(torch.cat([actual[:, ::2], actual[:, 1::2]], 1), wanted, rtol=1e-5, atol=1e-5)
 
 
 SCHEMES = {
@@ -110,18 +110,20 @@ def test_a_whole_encoder_gives_the_same(name):
     for layer, block in enumerate(encoder.blocks):
         (norm_a, *_), attention, _ = blocks[2 * layer]
         (norm_f, *_), feed_forward, _ = blocks[2 * layer + 1]
-        own = block.attention
-        for linear, given in (
-            (own.query, attention.to_q),
-            (own.key, attention.to_k),
-            (own.value, attention.to_v),
-            (own.output, attention.to_out),
+        ours = block.attention
+        for linear, published in (
+            (ours.query, attention.to_q),
+            (ours.key, attention.to_k),
+            (ours.value, attention.to_v),
+            (ours.output, attention.to_out),
         ):
-            linear.weight.copy_(given.weight)
+            linear.weight.copy_(published.weight)
             nn.init.zeros_(linear.bias)
         linears = [module for module in feed_forward.modules() if isinstance(module, nn.Linear)]
-        for linear, given in zip((block.feed_forward.inner, block.feed_forward.outer), linears, strict=True):
-            linear.load_state_dict(given.state_dict())
+        for linear, published in zip(
+            (block.feed_forward.inner, block.feed_forward.outer), linears, strict=True
+        ):
+            linear.load_state_dict(published.state_dict())
         for residual, norm in ((block.attention_residual, norm_a), (block.feed_forward_residual, norm_f)):
             residual.norm.weight.copy_(scale_of(norm))
     encoder.norm.weight.copy_(scale_of(other.attn_layers.final_norm))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from relative_cases import HEADS, PLACES, SIZES, TIMES, WIDTH, by_pairs, queries_and_keys
+from relative_cases import HEADS, POSITIONS, SIZES, TIMES, WIDTH, by_pairs, queries_and_keys
 
 from floater import PositionError, Positions, build
 from floater.encodings import AttentionContext
@@ -19,7 +19,7 @@ def products(model, positions, q, k):
     return torch.einsum("bthi,bshi->bhts", *turned[:2])
 
 
-@pytest.mark.parametrize("positions", [PLACES["counting"], PLACES["left padding"], TIMES, LONG])
+@pytest.mark.parametrize("positions", [POSITIONS["counting"], POSITIONS["left padding"], TIMES, LONG])
 @pytest.mark.parametrize("pairs", ["interleaved", "half"])
 def test_products_are_rotated_and_decay(positions, pairs):
     model = build("xpos", **SIZES, pairs=pairs).double()
@@ -52,8 +52,8 @@ def test_centred_positions_of_torchscale_give_the_same_products(length):
         x * cos * factor + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin * factor
         for x, factor in ((q, zeta), (k, 1 / zeta))
     ]
-    found = products(build("xpos", **SIZES), Positions.arange(length), q, k)
-    torch.testing.assert_close(found, turned[0] @ turned[1].mT, rtol=1e-6, atol=1e-6)
+    actual = products(build("xpos", **SIZES), Positions.arange(length), q, k)
+    torch.testing.assert_close(actual, turned[0] @ turned[1].mT, rtol=1e-6, atol=1e-6)
 
 
 def test_x_transformers_gives_the_same_products():
@@ -62,8 +62,8 @@ def test_x_transformers_gives_the_same_products():
     q, k = torch.randn(2, 2, HEADS, 40, WIDTH).unbind()
     angles, scale = other(torch.arange(40))
     turned = [parts.apply_rotary_pos_emb(x, angles, s) for x, s in ((q, scale), (k, 1 / scale))]
-    found = products(build("xpos", **SIZES), Positions.arange(40), q, k)
-    torch.testing.assert_close(found, turned[0] @ turned[1].mT, rtol=1e-5, atol=1e-5)
+    actual = products(build("xpos", **SIZES), Positions.arange(40), q, k)
+    torch.testing.assert_close(actual, turned[0] @ turned[1].mT, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("dtype", "served"), [(torch.float32, 27195), (torch.float16, 3399)])
@@ -72,10 +72,10 @@ def test_products_are_exact_as_far_as_positions_are_served(dtype, served):
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, HEADS, 2, WIDTH, dtype=torch.double).unbind()
     far, near = (torch.tensor([[start, start + 50]]) for start in (served - 50, 0))
-    found = products(model, Positions(far, far), q.to(dtype), k.to(dtype))
+    actual = products(model, Positions(far, far), q.to(dtype), k.to(dtype))
     wanted = products(model, Positions(near, near), q, k)
     near_enough = 1e-5 if dtype == torch.float32 else 1e-2
-    torch.testing.assert_close(found.double(), wanted, rtol=near_enough, atol=near_enough)
+    torch.testing.assert_close(actual.double(), wanted, rtol=near_enough, atol=near_enough)
     at = torch.tensor([[served + 1]])
     with pytest.raises(
         PositionError, match=f"position {served + 1} .*'xpos' serves positions up to {served} in"

@@ -20,8 +20,8 @@ OPTIONS = {"tree": {"branching": 4, "depth": 2}} | {
 def encoder(name, seed=0, **options):
     """A float64 encoder in evaluation mode, its parameters large enough to matter."""
     torch.manual_seed(seed)
-    given = {"hidden_size": SIZES["dim"], "intermediate_size": 12, "training_length": SIZES["max_length"]}
-    config = small_config(name, position_options=OPTIONS.get(name, {}) | options, **given)
+    sizes = {"hidden_size": SIZES["dim"], "intermediate_size": 12, "training_length": SIZES["max_length"]}
+    config = small_config(name, position_options=OPTIONS.get(name, {}) | options, **sizes)
     return Encoder(config).double().eval()
 
 

@@ -65,9 +65,9 @@ def test_subwords_of_one_word_stand_at_their_distance_in_tokens():
         model.scalars.weight.copy_(torch.arange(12.0).unsqueeze(1).expand(12, 2))
         state = model.prepare(Positions.graph([[(0, 1)]], words=[words]))
     q = torch.zeros(1, 2, 5, 4)
-    found = model.bias(q, q, AttentionContext(state, 0))[0, 1].tolist()
+    actual = model.bias(q, q, AttentionContext(state, 0))[0, 1].tolist()
     # 8 and 9 are the distances 1 and -1, 10 and 11 are 2 and -2 and farther
-    assert found == [
+    assert actual == [
         [0, 8, 10, 10, 2],
         [9, 0, 8, 10, 2],
         [11, 9, 0, 8, 2],

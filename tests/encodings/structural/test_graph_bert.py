@@ -13,13 +13,13 @@ EDGES = [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4), (4, 5)]
 
 def test_rank_and_distance_are_those_from_the_first_node():
     model = build("graph_bert", **SIZES)
-    found = model.numbers(Positions.graph([EDGES], sizes=[7]))[0]
+    actual = model.numbers(Positions.graph([EDGES], sizes=[7]))[0]
     graph = nx.Graph(EDGES)
     near = nx.pagerank(graph, alpha=0.85, personalization={0: 1.0}, tol=1e-12, max_iter=999)
     order = [0, *sorted(range(1, 6), key=lambda node: -near[node]), 6]
-    assert found[:, 1].tolist() == [order.index(node) for node in range(7)]
+    assert actual[:, 1].tolist() == [order.index(node) for node in range(7)]
     steps = nx.shortest_path_length(graph, 0)
-    assert found[:, 2].tolist() == [steps.get(node, 7) for node in range(7)]
+    assert actual[:, 2].tolist() == [steps.get(node, 7) for node in range(7)]
 
 
 def test_nodes_of_one_colour_cannot_be_told_apart_by_two_rounds():
@@ -47,5 +47,5 @@ def test_the_sinusoids_of_the_numbers_are_added():
     positions = Positions.graph([EDGES, [(1, 0)]], directed=False)
     numbers = model.numbers(positions).tolist()
     wanted = [[[sum(z) for z in zip(*map(wave, row), strict=True)] for row in graph] for graph in numbers]
-    found = model.embed(torch.ones(2, 6, 8), model.prepare(positions))
-    torch.testing.assert_close(found, 1 + torch.tensor(wanted))
+    actual = model.embed(torch.ones(2, 6, 8), model.prepare(positions))
+    torch.testing.assert_close(actual, 1 + torch.tensor(wanted))

@@ -12,8 +12,8 @@ from floater.encodings import AttentionContext
 from small_models import randomised
 
 
-def made(**given):
-    return randomised("graphormer", parameter_std=1.0, **SIZES, **given)
+def build_encoding(**options):
+    return randomised("graphormer", parameter_std=1.0, **SIZES, **options)
 
 
 @pytest.mark.parametrize(("hops", "reach"), [(5, 20), (2, 3)])
@@ -23,7 +23,7 @@ def test_biases_are_means_over_the_edges_of_the_shortest_path(hops, reach):
     for index, edge in enumerate(graph.edges):
         graph.edges[edge]["label"] = index % 3
     graph.add_node(11)  # without a path to it
-    model = made(labels=3, hops=hops, reach=reach)
+    model = build_encoding(labels=3, hops=hops, reach=reach)
     state = model.prepare(Positions.graph(graph))
     assert state[0][0].tolist() == [graph.degree(node) for node in range(12)]
     bias = model.bias(None, None, AttentionContext(state, 1))[0]
@@ -43,7 +43,7 @@ def test_biases_are_means_over_the_edges_of_the_shortest_path(hops, reach):
 
 @torch.no_grad()
 def test_degrees_have_two_vectors_and_the_last_ones_are_shared():
-    model = made(degrees=2)
+    model = build_encoding(degrees=2)
     state = model.prepare(Positions.graph(nx.star_graph(4)))
     x = model.embed(torch.zeros(1, 5, SIZES["dim"], dtype=torch.double), state)[0]
     torch.testing.assert_close(x[0], model.degree[:, 2].sum(0))

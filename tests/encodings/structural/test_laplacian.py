@@ -16,26 +16,26 @@ VALUES, VECTORS = np.linalg.eigh(nx.normalized_laplacian_matrix(GRAPH, nodelist=
 def eigenvectors(count):
     """Of the smallest eigenvalues but the first; the first of the greatest components is positive."""
     assert np.diff(VALUES).min() > 0.01
-    found = torch.from_numpy(VECTORS[:, 1 : count + 1])
-    for column in found.T:
+    actual = torch.from_numpy(VECTORS[:, 1 : count + 1])
+    for column in actual.T:
         column *= next(x for x in column if abs(x) > column.abs().max() - 1e-7).sign()
-    return found
+    return actual
 
 
 def test_projected_eigenvectors_are_added():
     torch.manual_seed(0)
     model = build("laplacian", **SIZES, vectors=3).double().eval()
-    found = model.embed(torch.ones(1, 7, 8).double(), model.prepare(Positions.graph(GRAPH)))
+    actual = model.embed(torch.ones(1, 7, 8).double(), model.prepare(Positions.graph(GRAPH)))
     wanted = 1 + eigenvectors(3) @ model.project.weight.T + model.project.bias
-    torch.testing.assert_close(found[0], wanted)
+    torch.testing.assert_close(actual[0], wanted)
 
 
 def test_without_projection_eigenvectors_are_padded():
     model = build("laplacian", **SIZES, vectors=3, projection=False).eval()
     assert not list(model.parameters())
-    found = model.embed(torch.zeros(1, 7, 8).double(), model.prepare(Positions.graph(GRAPH)))
-    torch.testing.assert_close(found[0, :, :3], eigenvectors(3))
-    assert not found[..., 3:].any()
+    actual = model.embed(torch.zeros(1, 7, 8).double(), model.prepare(Positions.graph(GRAPH)))
+    torch.testing.assert_close(actual[0, :, :3], eigenvectors(3))
+    assert not actual[..., 3:].any()
 
 
 def test_signs_flip_at_random_in_training_alone():
@@ -79,5 +79,5 @@ def test_a_graph_with_equal_eigenvalues_does_not_depend_on_the_others_of_its_bat
     model = build("laplacian", **SIZES, vectors=4, projection=False).eval()
     star, path = [(0, leaf) for leaf in range(1, 6)], [(node, node + 1) for node in range(30)]
     alone = model.prepare(Positions.graph([star]))[0]
-    found = model.prepare(Positions.graph([star, path]))[0][:1, :6]
-    torch.testing.assert_close(found, alone, rtol=0, atol=0)
+    actual = model.prepare(Positions.graph([star, path]))[0][:1, :6]
+    torch.testing.assert_close(actual, alone, rtol=0, atol=0)

@@ -12,22 +12,22 @@ from small_models import wave
 
 def test_absolute_positions_are_sinusoids_of_depths():
     model = build("spr_absolute", **SIZES)
-    found = model.embed(torch.ones(1, 5, 8), model.prepare(Positions.tree(TREES[:1])))
-    torch.testing.assert_close(found, 1 + torch.tensor([[wave(d) for d in (1, 0, 1, 2, 3)]]))
+    actual = model.embed(torch.ones(1, 5, 8), model.prepare(Positions.tree(TREES[:1])))
+    torch.testing.assert_close(actual, 1 + torch.tensor([[wave(d) for d in (1, 0, 1, 2, 3)]]))
 
 
 @pytest.mark.parametrize("sequence", ["add", "fuse"])
 def test_sequential_positions_join(sequence):
     torch.manual_seed(0)
     model = build("spr_absolute", **SIZES, sequence=sequence).double()
-    found = model.prepare(Positions.tree(TREES[:1]))[0]
+    actual = model.prepare(Positions.tree(TREES[:1]))[0]
     for token, depth in enumerate((1, 0, 1, 2, 3)):
         # sinusoids are float32
         index, tree = (torch.tensor(wave(i)).double() for i in (token, depth))
         wanted = index + tree
         if sequence == "fuse":
             wanted = torch.tanh(model.index.weight @ index + model.depth.weight @ tree)
-        torch.testing.assert_close(found[token].double(), wanted, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(actual[token].double(), wanted, rtol=1e-6, atol=1e-6)
 
 
 def relation(parents, t, s):

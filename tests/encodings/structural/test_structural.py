@@ -58,11 +58,11 @@ def convolved(model, ids, kernel):
 
 
 @pytest.mark.parametrize(
-    "given", [{"encoder": "attention"}, {"encoder": "cnn"}, {"encoder": "cnn", "kernel": 2}]
+    "options", [{"encoder": "attention"}, {"encoder": "cnn"}, {"encoder": "cnn", "kernel": 2}]
 )
-def test_pairs_get_vectors_of_the_labels_between_them(given):
+def test_pairs_get_vectors_of_the_labels_between_them(options):
     torch.manual_seed(0)
-    model = build("structural", **SIZES, labels=LABELS, **given).double()
+    model = build("structural", **SIZES, labels=LABELS, **options).double()
     positions = Positions.graph(EDGES, sizes=LENGTHS)
     state, (q, k) = model.prepare(positions), qk(positions)
     weights = torch.rand(2, 2, 5, 5, dtype=torch.float64)
@@ -77,10 +77,10 @@ def test_pairs_get_vectors_of_the_labels_between_them(given):
                 mixed = torch.zeros(8).double()
                 for s in range(size):
                     ids = path_ids(edges, size, t, s)
-                    if given["encoder"] == "attention":
+                    if options["encoder"] == "attention":
                         r = attended(model, ids)
                     else:
-                        r = convolved(model, ids, given.get("kernel", 4))
+                        r = convolved(model, ids, options.get("kernel", 4))
                     key, value = r @ model.keys[layer], r @ model.vectors[layer]
                     for head in range(2):
                         part = slice(4 * head, 4 * head + 4)
@@ -88,8 +88,8 @@ def test_pairs_get_vectors_of_the_labels_between_them(given):
                         # the sinusoids are float32
                         torch.testing.assert_close(bias[sample, head, t, s], wanted, rtol=1e-5, atol=1e-6)
                         mixed[part] += weights[sample, head, t, s] * value[part]
-                found = values[sample, :, t].flatten()
-                torch.testing.assert_close(found, mixed, rtol=1e-5, atol=1e-6)
+                actual = values[sample, :, t].flatten()
+                torch.testing.assert_close(actual, mixed, rtol=1e-5, atol=1e-6)
 
 
 def test_each_distinct_sequence_is_encoded_once():

@@ -64,8 +64,8 @@ def test_the_names_of_nodes_do_not_matter(name, options, more):
     there = torch.empty_like(x)
     there[:, new] = x
     renamed = [(new[u], new[v], k) for u, v, k in edges]
-    found = model(there, Positions.graph([renamed], sizes=[7]))
-    torch.testing.assert_close(found[:, new], model(x, Positions.graph([edges], sizes=[7])))
+    actual = model(there, Positions.graph([renamed], sizes=[7]))
+    torch.testing.assert_close(actual[:, new], model(x, Positions.graph([edges], sizes=[7])))
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -80,15 +80,15 @@ def test_structure_matters(name):
 def test_subwords_inherit_the_place_of_their_word(name):
     model = build(name, **SIZES, **OPTIONS.get(name, {})).double().eval()
     words = [0, 0, 1, 2, 3, 3, 4]
-    own = Positions.tree(TREES[:1], labels=LABELS[:1])
+    labelled = Positions.tree(TREES[:1], labels=LABELS[:1])
     shared = Positions.tree(TREES[:1], labels=LABELS[:1], words=[words])
     zeros = torch.zeros(1, 7, 8, dtype=torch.float64)
-    added = model.embed(zeros[:, :5], model.prepare(own)), model.embed(zeros, model.prepare(shared))
+    added = model.embed(zeros[:, :5], model.prepare(labelled)), model.embed(zeros, model.prepare(shared))
     torch.testing.assert_close(added[1], added[0][:, words])
     if name == "spr_relative":  # its order is that of tokens
         return
-    q, k = qk(own)
-    logits = model.bias(q, k, AttentionContext(model.prepare(own), 0))
+    q, k = qk(labelled)
+    logits = model.bias(q, k, AttentionContext(model.prepare(labelled), 0))
     if logits is not None:
         subwords = model.bias(q[:, :, words], k[:, :, words], AttentionContext(model.prepare(shared), 0))
         torch.testing.assert_close(subwords, logits[:, :, words][..., words])
@@ -98,10 +98,10 @@ def test_scores_and_mixtures_are_sums_over_pairs():
     torch.manual_seed(0)
     q, weights = torch.randn(2, 3, 4, 5), torch.rand(2, 3, 4, 4)
     table, pair = torch.randn(2, 3, 6, 5), torch.randint(0, 6, (2, 4, 4))
-    found, mixed = scores(q, table, pair), mixture(weights, table, pair)
+    actual, mixed = scores(q, table, pair), mixture(weights, table, pair)
     for b, h, t in itertools.product(range(2), range(3), range(4)):
         rows = table[b, h, pair[b, t]]
-        torch.testing.assert_close(found[b, h, t], rows @ q[b, h, t])
+        torch.testing.assert_close(actual[b, h, t], rows @ q[b, h, t])
         torch.testing.assert_close(mixed[b, h, t], weights[b, h, t] @ rows)
 
 
@@ -111,8 +111,8 @@ def test_path_lengths_are_those_of_networkx():
         parents = [-1] + [int(torch.randint(0, i, ())) for i in range(1, nodes)]
         graph = nx.Graph([(i, p) for i, p in enumerate(parents) if p >= 0])
         graph.add_nodes_from(range(nodes))
-        known = dict(nx.all_pairs_shortest_path_length(graph))
-        found = path_lengths(trees([parents]))[0]
+        distances = dict(nx.all_pairs_shortest_path_length(graph))
+        actual = path_lengths(trees([parents]))[0]
         for t in range(nodes):
             for s in range(nodes):
-                assert found[t, s] == known[t][s] * (-1 if s < t else 1)
+                assert actual[t, s] == distances[t][s] * (-1 if s < t else 1)

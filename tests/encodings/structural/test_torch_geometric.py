@@ -29,8 +29,8 @@ def data(graph):
 
 def positions(graph):
     """The graph from the edge_index that torch_geometric reads."""
-    own = data(graph)
-    return Positions.graph(own.edge_index, sizes=[own.num_nodes])
+    ours = data(graph)
+    return Positions.graph(ours.edge_index, sizes=[ours.num_nodes])
 
 
 @pytest.mark.parametrize("name", ["small", "random"])
@@ -40,18 +40,18 @@ def test_eigenvectors_of_the_laplacian_are_those_of_torch_geometric_up_to_sign(n
     graph = GRAPHS[name]
     theirs = AddLaplacianEigenvectorPE(5, is_undirected=True)(data(graph)).laplacian_eigenvector_pe
     model = build("laplacian", **SIZES, vectors=5).eval()
-    found = model.prepare(positions(graph))[0][0]
-    sign = (found * theirs).sum(0).sign()
+    actual = model.prepare(positions(graph))[0][0]
+    sign = (actual * theirs).sum(0).sign()
     # torch_geometric has weights of single precision
-    torch.testing.assert_close(found * sign, theirs.double(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(actual * sign, theirs.double(), rtol=1e-4, atol=1e-4)
 
 
 @EVERY
 def test_neighbours_are_those_of_torch_geometric(graph):
     from torch_geometric.utils import to_dense_adj
 
-    own = data(graph)
-    theirs = to_dense_adj(own.edge_index, max_num_nodes=own.num_nodes)[0].bool()
+    ours = data(graph)
+    theirs = to_dense_adj(ours.edge_index, max_num_nodes=ours.num_nodes)[0].bool()
     mask = build("laplacian", **SIZES).mask(
         AttentionContext(build("laplacian", **SIZES).prepare(positions(graph)), 0)
     )
@@ -63,12 +63,12 @@ def test_neighbours_are_those_of_torch_geometric(graph):
 def test_colours_part_the_nodes_as_those_of_torch_geometric_do(graph, rounds):
     from torch_geometric.nn import WLConv
 
-    own, structure = data(graph), positions(graph).structure
-    conv, theirs = WLConv(), torch.zeros(own.num_nodes, dtype=torch.long)
+    ours, structure = data(graph), positions(graph).structure
+    conv, theirs = WLConv(), torch.zeros(ours.num_nodes, dtype=torch.long)
     for _ in range(rounds):
-        theirs = conv(theirs, own.edge_index)
-    found = wl_colours(structure.neighbours, structure.valid, rounds)[0]
-    assert torch.equal(found[:, None] == found, theirs[:, None] == theirs)
+        theirs = conv(theirs, ours.edge_index)
+    actual = wl_colours(structure.neighbours, structure.valid, rounds)[0]
+    assert torch.equal(actual[:, None] == actual, theirs[:, None] == theirs)
 
 
 @EVERY
@@ -76,10 +76,10 @@ def test_colours_part_the_nodes_as_those_of_torch_geometric_do(graph, rounds):
 def test_intimacy_is_the_page_rank_of_torch_geometric(graph, restart):
     from torch_geometric.transforms import GDC
 
-    own, gdc = data(graph), GDC()
-    weight = torch.ones(own.edge_index.shape[1], dtype=torch.double)
-    edges, weight = gdc.transition_matrix(own.edge_index, weight, own.num_nodes, normalization="row")
-    theirs = gdc.diffusion_matrix_exact(edges, weight, own.num_nodes, method="ppr", alpha=restart)
+    ours, gdc = data(graph), GDC()
+    weight = torch.ones(ours.edge_index.shape[1], dtype=torch.double)
+    edges, weight = gdc.transition_matrix(ours.edge_index, weight, ours.num_nodes, normalization="row")
+    theirs = gdc.diffusion_matrix_exact(edges, weight, ours.num_nodes, method="ppr", alpha=restart)
     assert all(degree for _, degree in graph.degree), "a node without edges goes nowhere"
     torch.testing.assert_close(intimacy(positions(graph).structure.neighbours, restart)[0], theirs)
 
@@ -89,5 +89,5 @@ def test_chances_to_be_back_are_those_of_torch_geometric(graph):
     from torch_geometric.transforms import AddRandomWalkPE
 
     theirs = AddRandomWalkPE(7)(data(graph)).random_walk_pe
-    found = build("rwpe", **SIZES, steps=7).prepare(positions(graph))[0]
-    torch.testing.assert_close(found.float(), theirs)
+    actual = build("rwpe", **SIZES, steps=7).prepare(positions(graph))[0]
+    torch.testing.assert_close(actual.float(), theirs)

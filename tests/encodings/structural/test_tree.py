@@ -57,17 +57,17 @@ def small_trees(draw):
 @given(st.lists(small_trees(), min_size=1, max_size=3), st.booleans(), st.booleans())
 def test_the_way_to_the_root_is_encoded(batch, weighted, binary):
     torch.manual_seed(0)
-    given = {"branching": 2, "depth": 5} if binary else {"branching": 3, "depth": 4}
-    model = build("tree", **SIZES, **given, weighted=weighted, binary=binary).double()
+    options = {"branching": 2, "depth": 5} if binary else {"branching": 3, "depth": 4}
+    model = build("tree", **SIZES, **options, weighted=weighted, binary=binary).double()
     count = sum(p.numel() for p in model.parameters())
-    assert count == (26 // (given["branching"] * given["depth"]) if weighted else 0)
+    assert count == (26 // (options["branching"] * options["depth"]) if weighted else 0)
     weights = model.weight.tolist() if weighted else None
-    found = model.embed(torch.zeros(1, 1, 26).double(), model.prepare(Positions.tree(batch)))
+    actual = model.embed(torch.zeros(1, 1, 26).double(), model.prepare(Positions.tree(batch)))
     for sample, parents in enumerate(batch):
         for node in range(len(parents)):
             steps = (binary_branches if binary else branches)(parents, node)
-            wanted = torch.tensor(encoded(steps, **given, weights=weights), dtype=torch.float64)
-            torch.testing.assert_close(found[sample, node], wanted)
+            wanted = torch.tensor(encoded(steps, **options, weights=weights), dtype=torch.float64)
+            torch.testing.assert_close(actual[sample, node], wanted)
 
 
 def test_every_node_of_a_full_tree_has_a_vector_of_its_own():

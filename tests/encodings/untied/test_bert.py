@@ -35,23 +35,23 @@ def parts(name):
 def test_bert_a_adds_positions_to_words():
     attention, model, x = parts("bert_a")
     state = model.prepare(Positions.arange(5))
-    found, _ = attention(model.embed(x, state), model, state, None, None)
+    actual, _ = attention(model.embed(x, state), model, state, None, None)
     y = x + model.tables["0"].weight[:5]
-    torch.testing.assert_close(found, written_out(attention, (attention.query(y), attention.key(y)), y, 0))
+    torch.testing.assert_close(actual, written_out(attention, (attention.query(y), attention.key(y)), y, 0))
     assert model.block(x, state, 1) is x
 
 
 def test_bert_r_adds_a_scalar_per_distance_too():
     attention, model, x = parts("bert_r")
     state = model.prepare(Positions.arange(5))
-    found, _ = attention(model.embed(x, state), model, state, None, None)
+    actual, _ = attention(model.embed(x, state), model, state, None, None)
     y = x + model.absolute.tables["0"].weight[:5]
     table = model.relative.table.weight
     bias = torch.stack(
         [torch.stack([table[t - s if s <= t else 16 + s - t] for s in range(5)]) for t in range(5)]
     )
     wanted = written_out(attention, (attention.query(y), attention.key(y)), y, bias.permute(2, 0, 1))
-    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(actual, wanted)
 
 
 @pytest.mark.parametrize("layer", [0, 1])
@@ -59,9 +59,9 @@ def test_bert_ad_projects_positions_apart(layer):
     attention, model, x = parts("bert_ad")
     attention.layer = layer
     p = model.table.weight[:5]
-    found, _ = attention(x, model, model.prepare(Positions.arange(5)), None, None)
+    actual, _ = attention(x, model, model.prepare(Positions.arange(5)), None, None)
     read = attention.query(x) + p @ model.query.weight.T, attention.key(x) + p @ model.key.weight.T
-    torch.testing.assert_close(found, written_out(attention, read, x, 0, terms=4))
+    torch.testing.assert_close(actual, written_out(attention, read, x, 0, terms=4))
 
 
 def test_bert_a_is_learned_positions_under_another_name():

@@ -26,7 +26,7 @@ def test_only_the_rows_and_columns_of_cls_change(inner, cls):
     positions = positions.but(special=special)
     is_cls = positions.key == 0 if cls == "first" else special
     q = torch.randn(2, 2, 4, 4)
-    found = model.bias(q, q, AttentionContext(model.prepare(positions), 1)).expand(2, 2, 4, 4)
+    actual = model.bias(q, q, AttentionContext(model.prepare(positions), 1)).expand(2, 2, 4, 4)
     plain = model.inner.bias(q, q, AttentionContext(model.inner.prepare(positions), 1)).expand(2, 2, 4, 4)
     assert model.scale(4) == model.inner.scale(4)
     for b in range(2):
@@ -37,7 +37,7 @@ def test_only_the_rows_and_columns_of_cls_change(inner, cls):
                     wanted = model.theta[0]
                 elif is_cls[b, s]:
                     wanted = model.theta[1]
-                assert torch.equal(found[b, :, t, s], wanted)
+                assert torch.equal(actual[b, :, t, s], wanted)
 
 
 @pytest.mark.parametrize("inner", ["t5", "alibi", "chen_absolute"])

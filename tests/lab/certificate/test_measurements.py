@@ -172,8 +172,8 @@ def test_every_needle_is_in_a_text_of_at_most_the_length(tokenizer, length, seed
             least = min(counts[word] for word in question.expected)
             assert all(count < least for word, count in counts.items() if word not in question.expected)
         if question.task == "tracking":  # each variable is defined before it is used
-            places = [read.index(f"VAR {name} =") for name in question.expected]
-            assert places == sorted(places)
+            slots = [read.index(f"VAR {name} =") for name in question.expected]
+            assert slots == sorted(slots)
         if question.task == "multi-value":
             assert all(read.count(value) == 1 for value in question.expected)
 

@@ -161,8 +161,8 @@ MEMBERS = st.tuples(
 def test_members_of_any_names_stay_inside_or_are_refused(
     members: list[tuple[bytes, str, str]], mode: str
 ) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
         (root / "outside.txt").write_text("mine")
         with tarfile.open(root / "a.tar", mode) as packed:  # type: ignore[call-overload]
             for kind, name, target in members:

@@ -33,21 +33,21 @@ from .serving import Server
 
 
 def tarred(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode=mode) as packed:  # type: ignore[call-overload]
+    prepared = io.BytesIO()
+    with tarfile.open(fileobj=prepared, mode=mode) as packed:  # type: ignore[call-overload]
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             packed.addfile(info, io.BytesIO(content))
-    return made.getvalue()
+    return prepared.getvalue()
 
 
 def zipped(members: dict[str, str]) -> bytes:
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as packed:
+    prepared = io.BytesIO()
+    with zipfile.ZipFile(prepared, "w") as packed:
         for name, content in members.items():
             packed.writestr(name, content)
-    return made.getvalue()
+    return prepared.getvalue()
 
 
 def served(name: str, server: Server, contents: dict[str, bytes]) -> Dataset:
@@ -67,14 +67,14 @@ def wikitext(server: Server) -> Dataset:
 
 
 def test_wikitext_is_unpacked_where_configurations_name_it(server: Server, tmp_path: Path) -> None:
-    made = prepare(wikitext(server), tmp_path)
-    assert made == tmp_path / "wikitext2"
-    assert {path.name for path in made.iterdir()} == {
+    prepared = prepare(wikitext(server), tmp_path)
+    assert prepared == tmp_path / "wikitext2"
+    assert {path.name for path in prepared.iterdir()} == {
         *(f"wiki.{part}.raw" for part in ("train", "valid", "test")),
         "sources.json",
     }
     assert [path.name for path in tmp_path.iterdir()] == ["wikitext2"]
-    told = json.loads((made / "sources.json").read_text())
+    told = json.loads((prepared / "sources.json").read_text())
     assert told["files"][0]["stated by"].startswith("huggingface/datasets@")
     prepare(wikitext(server), tmp_path)
     assert len(server.asked) == 1
@@ -98,9 +98,9 @@ def test_what_was_stopped_is_not_there_and_goes_on(
 
 
 def test_downloads_that_a_call_killed_at_its_end_has_left_are_removed(server: Server, tmp_path: Path) -> None:
-    made = prepare(wikitext(server), tmp_path)
+    prepared = prepare(wikitext(server), tmp_path)
     (tmp_path / ".wikitext2.unfinished/downloads").mkdir(parents=True)
-    assert prepare(wikitext(server), tmp_path) == made
+    assert prepare(wikitext(server), tmp_path) == prepared
     assert [path.name for path in tmp_path.iterdir()] == ["wikitext2"]
 
 
@@ -188,9 +188,9 @@ def test_race_has_splits_of_two_levels(server: Server, tmp_path: Path) -> None:
         for split in ("train", "dev", "test")
         for level in ("middle", "high")
     }
-    made = prepare(served("race", server, {"RACE.tar.gz": tarred(members)}), tmp_path)
-    assert [len(read_race(made / split)) for split in ("train", "dev", "test")] == [2, 2, 2]
-    assert len(read_race(made / "test/high")) == 1
+    prepared = prepare(served("race", server, {"RACE.tar.gz": tarred(members)}), tmp_path)
+    assert [len(read_race(prepared / split)) for split in ("train", "dev", "test")] == [2, 2, 2]
+    assert len(read_race(prepared / "test/high")) == 1
 
 
 def glue_files() -> Iterator[tuple[str, bytes]]:
@@ -219,14 +219,14 @@ def glue_files() -> Iterator[tuple[str, bytes]]:
 
 
 def test_every_task_of_glue_is_read_from_what_was_made(server: Server, tmp_path: Path) -> None:
-    made = prepare(served("glue", server, dict(glue_files())), tmp_path)
+    prepared = prepare(served("glue", server, dict(glue_files())), tmp_path)
     for task in TASKS.values():
         for split in ("train", *task.valid):
-            assert len(read_examples(made / task.name / f"{split}.tsv", task)) == 1
-    dev = read_examples(made / "MRPC/dev.tsv", TASKS["MRPC"])
+            assert len(read_examples(prepared / task.name / f"{split}.tsv", task)) == 1
+    dev = read_examples(prepared / "MRPC/dev.tsv", TASKS["MRPC"])
     assert (dev.texts, dev.labels) == ((['"Two" said.'], ["Three."]), [0])
-    assert read_examples(made / "MRPC/train.tsv", TASKS["MRPC"]).labels == [1]
-    assert (made / "MRPC/test.tsv").read_text().splitlines()[1] == "0\t10\t11\tOne.\tOne!"
+    assert read_examples(prepared / "MRPC/train.tsv", TASKS["MRPC"]).labels == [1]
+    assert (prepared / "MRPC/test.tsv").read_text().splitlines()[1] == "0\t10\t11\tOne.\tOne!"
 
 
 WORDS = {
@@ -239,8 +239,8 @@ WORDS = {
 def corpus(language: str, lines: int) -> list[str]:
     """Lines with as many words in each language, but for the last."""
     random = Random(0)
-    made = [" ".join(random.choices(WORDS[language].split(), k=6)) + "." for _ in range(lines - 1)]
-    return [*made, "No." if language == "en" else WORDS[language]]
+    prepared = [" ".join(random.choices(WORDS[language].split(), k=6)) + "." for _ in range(lines - 1)]
+    return [*prepared, "No." if language == "en" else WORDS[language]]
 
 
 def wmt(target: str, lines: int) -> dict[str, bytes]:
@@ -269,8 +269,8 @@ def wmt(target: str, lines: int) -> dict[str, bytes]:
 
 
 def test_wmt14_is_tokenised_divided_and_cleaned(server: Server, tmp_path: Path) -> None:
-    made = prepare(served("wmt14_en_de", server, wmt("de", 150)), tmp_path)
-    parts = {path.name: path.read_text().splitlines() for path in made.iterdir() if path.is_file()}
+    prepared = prepare(served("wmt14_en_de", server, wmt("de", 150)), tmp_path)
+    parts = {path.name: path.read_text().splitlines() for path in prepared.iterdir() if path.is_file()}
     # 450 lines, of which every 100th validates and the last of each corpus has too few words
     whole = [tokenised(line, "en") for line in corpus("en", 150) * 3]
     assert parts["valid.en"] == [line for n, line in enumerate(whole, 1) if n % 100 == 0 and n % 150]
@@ -278,17 +278,17 @@ def test_wmt14_is_tokenised_divided_and_cleaned(server: Server, tmp_path: Path) 
     assert len(parts["train.de"]) == len(parts["train.en"]) == 444
     assert "well @-@ known" in " ".join(parts["train.en"])
     assert parts["newstest2014.en"] == ["It’s a “well-known” cat.", "Yes."]
-    tokenizer = load_bpe(made / "vocabulary")
+    tokenizer = load_bpe(prepared / "vocabulary")
     assert tokenizer.tokenize("well @-@ known cat") == ["Ġwell", "Ġ@-@", "Ġknown", "Ġcat"]
 
 
 def test_the_french_corpora_are_all_there(server: Server, tmp_path: Path) -> None:
-    made = prepare(served("wmt14_en_fr", server, wmt("fr", 300)), tmp_path)
+    prepared = prepare(served("wmt14_en_fr", server, wmt("fr", 300)), tmp_path)
     whole = [tokenised(line, "fr") for line in corpus("fr", 300) * 5]
-    assert (made / "train.fr").read_text().splitlines() == [
+    assert (prepared / "train.fr").read_text().splitlines() == [
         line for n, line in enumerate(whole, 1) if n % 1333 and n % 300
     ]
-    assert (made / "valid.fr").read_text().splitlines() == [whole[1332]]
+    assert (prepared / "valid.fr").read_text().splitlines() == [whole[1332]]
 
 
 def test_a_corpus_whose_sides_differ_is_refused(server: Server, tmp_path: Path) -> None:
@@ -314,9 +314,9 @@ def test_wikipedia_and_books_become_sentences_of_documents(server: Server, tmp_p
     more = pyarrow.table({"text": others})
     contents = {}
     for number in range(41):
-        made = io.BytesIO()
-        parquet.write_table((table, more)[number] if number < 2 else table.slice(0, 0), made)
-        contents[f"train-{number:05}-of-00041.parquet"] = made.getvalue()
+        prepared = io.BytesIO()
+        parquet.write_table((table, more)[number] if number < 2 else table.slice(0, 0), prepared)
+        contents[f"train-{number:05}-of-00041.parquet"] = prepared.getvalue()
     books = {"books_large_p1.txt": b"he said it 's late .\n* * *\nHe left .\n"}
     contents["bookcorpus.tar.bz2"] = tarred(books, "w:bz2")
     folder = prepare(served("wiki_books", server, contents), tmp_path)
@@ -336,8 +336,10 @@ def test_wikipedia_and_books_become_sentences_of_documents(server: Server, tmp_p
 def test_multi30k_and_squad_are_kept_as_they_are(server: Server, tmp_path: Path) -> None:
     for name in ("multi30k", "squad"):
         contents = {file.name: file.name.encode() for file in datasets()[name].files}
-        made = prepare(served(name, server, contents), tmp_path)
-        assert {path.name: path.read_bytes() for path in made.iterdir() if path.name in contents} == contents
+        prepared = prepare(served(name, server, contents), tmp_path)
+        assert {
+            path.name: path.read_bytes() for path in prepared.iterdir() if path.name in contents
+        } == contents
 
 
 def test_every_data_set_can_be_made_and_every_checksum_says_whose_it_is() -> None:

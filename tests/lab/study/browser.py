@@ -69,9 +69,9 @@ class Page:
 
     def ask(self, script: str) -> Any:
         """The value of an expression on the page."""
-        found = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        assert "exceptionDetails" not in found, found["exceptionDetails"]
-        return found["result"].get("value")
+        actual = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        assert "exceptionDetails" not in actual, actual["exceptionDetails"]
+        return actual["result"].get("value")
 
     def wait(self, condition: str) -> None:
         """Return when an expression on the page is true."""
@@ -93,10 +93,10 @@ class Page:
         os.write(self._write, json.dumps(message).encode() + b"\0")
         until = time.monotonic() + PATIENCE
         while True:
-            found = self._take(until)
-            if found.get("id") == number:
-                assert "error" not in found, f"{method}: {found['error']}"
-                result: dict[str, Any] = found["result"]
+            actual = self._take(until)
+            if actual.get("id") == number:
+                assert "error" not in actual, f"{method}: {actual['error']}"
+                result: dict[str, Any] = actual["result"]
                 return result
 
     def _take(self, until: float) -> dict[str, Any]:

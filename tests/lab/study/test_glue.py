@@ -50,14 +50,19 @@ def study(tmp_path: Path, **changes: Any) -> StudySettings:
 
 
 def test_models_tasks_rates_and_seeds_multiply(tmp_path: Path) -> None:
-    made = grid(study(tmp_path), "here")
+    study_grid = grid(study(tmp_path), "here")
     names = [f"{m}-{t}-{r}" for m in ("plain", "flow") for t in ("CoLA", "RTE") for r in ("2e-5", "3e-5")]
-    assert [variant.name for variant in made.variants] == names
-    assert [trial.name for trial in made.trials] == [f"{name}-{seed}" for seed in (1, 2) for name in names]
-    last = made.trials[-1].settings
+    assert [variant.name for variant in study_grid.variants] == names
+    assert [trial.name for trial in study_grid.trials] == [
+        f"{name}-{seed}" for seed in (1, 2) for name in names
+    ]
+    last = study_grid.trials[-1].settings
     assert (last.data.task, last.training.learning_rate, last.training.seed) == ("RTE", 3e-5, 2)
-    assert (last.training.num_train_epochs, made.trials[0].settings.training.num_train_epochs) == (5, 10)
-    assert (last.plug.options, made.trials[0].settings.plug.options) == ({}, None)
+    assert (last.training.num_train_epochs, study_grid.trials[0].settings.training.num_train_epochs) == (
+        5,
+        10,
+    )
+    assert (last.plug.options, study_grid.trials[0].settings.plug.options) == ({}, None)
 
 
 @pytest.mark.parametrize(
@@ -107,10 +112,10 @@ def test_the_average_is_that_of_the_paper_over_nine_columns(tmp_path: Path) -> N
 
 
 def test_the_best_rate_is_that_of_the_highest_median(tmp_path: Path) -> None:
-    found = {2e-5: [50.0, 51.0, 99.0, 49.0, 51.5], 3e-5: [52.0, 52.5, 53.0, 10.0, 10.5]}
+    actual = {2e-5: [50.0, 51.0, 99.0, 49.0, 51.5], 3e-5: [52.0, 52.5, 53.0, 10.0, 10.5]}
     runs = [
         finished(tmp_path, "RTE", (score,), seed=seed, learning_rate=rate)
-        for rate, scores in found.items()
+        for rate, scores in actual.items()
         for seed, score in enumerate(scores)
     ]
     assert row(runs)["RTE"] == "52.0 (10.0-53.0, 5; 3e-05)"

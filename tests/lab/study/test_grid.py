@@ -23,17 +23,17 @@ def test_models_blocks_and_seeds_multiply(tmp_path: Path) -> None:
         "rnn2": {"position": "rnn", "position_options": {"depth": 2}},
         "first": {"position": "learned", "position_options": {"blocks": [0]}},
     }
-    made = grid(settings(tmp_path, models=models, blocks=["input", "all"], seeds=[3, 5]), "here")
-    assert [variant.name for variant in made.variants] == ["none", "rnn2-input", "rnn2-all", "first"]
-    assert [trial.name for trial in made.trials] == [
-        f"{variant.name}-{seed}" for seed in (3, 5) for variant in made.variants
+    built = grid(settings(tmp_path, models=models, blocks=["input", "all"], seeds=[3, 5]), "here")
+    assert [variant.name for variant in built.variants] == ["none", "rnn2-input", "rnn2-all", "first"]
+    assert [trial.name for trial in built.trials] == [
+        f"{variant.name}-{seed}" for seed in (3, 5) for variant in built.variants
     ]
-    deep = made.trials[2].settings
+    deep = built.trials[2].settings
     assert isinstance(deep, TranslationSettings)
     assert deep.model.position_options == {"depth": 2, "blocks": "all"}
     assert (deep.training.seed, deep.run) == (3, str(tmp_path / "trials" / "rnn2-all-3"))
     assert deep.data.train_source == str(tmp_path / "data" / "train.en")
-    assert made.tests[TEST]["reference"] == str(tmp_path / "data" / "lengths.de")
+    assert built.tests[TEST]["reference"] == str(tmp_path / "data" / "lengths.de")
 
 
 def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -> None:
@@ -44,18 +44,18 @@ def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -
             "settings": {"training": {"learning_rate": 5e-3, "max_steps": 9}},
         },
     }
-    made = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[4]), "here")
-    plain, flow = (trial.settings for trial in made.trials)
+    built = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[4]), "here")
+    plain, flow = (trial.settings for trial in built.trials)
     assert (plain.training.learning_rate, flow.training.learning_rate, flow.training.max_steps) == (
         1e-2,
         5e-3,
         9,
     )
     assert flow.training.warm_start == plain.run
-    assert made.trials[1].after == made.trials[0].name
+    assert built.trials[1].after == built.trials[0].name
     models["floater"]["seeds"] = [4]
-    made = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[3, 4]), "here")
-    assert [trial.after for trial in made.trials] == [None, "sinusoidal-input-4", None]
+    built = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[3, 4]), "here")
+    assert [trial.after for trial in built.trials] == [None, "sinusoidal-input-4", None]
 
 
 def test_a_label_changes_a_setting_that_the_model_sets_too(tmp_path: Path) -> None:
@@ -72,16 +72,16 @@ def test_a_label_changes_a_setting_that_the_model_sets_too(tmp_path: Path) -> No
 def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     """Many variants are screened with one seed, some are settled with several; the first seeds run first."""
     models = {"none": {}, "rnn": {"seeds": [7]}, "learned": {"seeds": [2, 3, 1]}, "t5": {"seeds": [1]}}
-    made = grid(settings(tmp_path, models=models, seeds=[1, 2]), "here")
+    built = grid(settings(tmp_path, models=models, seeds=[1, 2]), "here")
     names = ["none-1", "rnn-7", "learned-2", "t5-1", "none-2", "learned-3", "learned-1"]
-    assert [trial.name for trial in made.trials] == names
-    assert [trial.settings.training.seed for trial in made.trials] == [1, 7, 2, 1, 2, 3, 1]
+    assert [trial.name for trial in built.trials] == names
+    assert [trial.settings.training.seed for trial in built.trials] == [1, 7, 2, 1, 2, 3, 1]
 
 
 def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
-    made = grid(settings(tmp_path), "here")
-    made.write(threads=1)
-    for trial in made.trials:
+    built = grid(settings(tmp_path), "here")
+    built.write(threads=1)
+    for trial in built.trials:
         assert load(TranslationSettings, trial.config) == trial.settings
         assert trial.config.read_text().startswith(f"# floater train {trial.config}\n")
 
@@ -324,11 +324,11 @@ def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: P
 
 
 def test_a_trial_directory_with_other_settings_is_refused(tmp_path: Path) -> None:
-    made = grid(settings(tmp_path), "here")
-    made.write(threads=1)
-    made.trials[1].run.mkdir()
-    text = made.trials[1].config.read_text(encoding="utf-8").replace("rate: 0.01", "rate: 0.02")
-    (made.trials[1].run / "config.yaml").write_text(text, encoding="utf-8")
+    built = grid(settings(tmp_path), "here")
+    built.write(threads=1)
+    built.trials[1].run.mkdir()
+    text = built.trials[1].config.read_text(encoding="utf-8").replace("rate: 0.01", "rate: 0.02")
+    (built.trials[1].run / "config.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(
         SettingsError, match=r"trial sinusoidal-1: .*training.learning_rate is 0.02 there and 0.01 here"
     ):

@@ -37,13 +37,13 @@ def test_trials_get_the_gpus_that_the_study_was_given(
     monkeypatch.setattr(
         local_launcher,
         "TrialProcess",
-        lambda trial, budget, given, **_: environments.append(given["CUDA_VISIBLE_DEVICES"]),
+        lambda trial, budget, environment, **_: environments.append(environment["CUDA_VISIBLE_DEVICES"]),
     )
-    made = grid(settings(tmp_path), "here")
-    made.write(threads=1)
+    study_grid = grid(settings(tmp_path), "here")
+    study_grid.write(threads=1)
     there = LocalLauncher(Budget(cores=8, memory=100.0, gpus=0.5))
     assert there.slots == 4
-    for trial in made.trials:
+    for trial in study_grid.trials:
         there.start(trial)
     assert environments == ["2", "5", "2", "5"]
 
@@ -73,27 +73,29 @@ def test_trials_stay_within_the_budget(tmp_path: Path, monkeypatch: pytest.Monke
 
         now = most = 0
 
-    class Places:
+    class Devices:
         slots = 3
 
         def start(self, trial: object) -> Slow:
             return Slow()
 
     monkeypatch.setattr(launch, "POLL", 0)
-    made = grid(settings(tmp_path, seeds=[1, 2, 3, 4, 5]), "here")
-    made.write(threads=1)
-    run_trials(made, Places())
+    trials = grid(settings(tmp_path, seeds=[1, 2, 3, 4, 5]), "here")
+    trials.write(threads=1)
+    run_trials(trials, Devices())
     assert (Slow.most, Slow.now) == (3, 0)
 
 
 def test_a_trial_that_outgrows_its_memory_is_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = grid(settings(tmp_path, models={"none": {}}, seeds=[1]), "here")
-    made.write(threads=1)
+    study_grid = grid(settings(tmp_path, models={"none": {}}, seeds=[1]), "here")
+    study_grid.write(threads=1)
     with caplog.at_level("INFO", "floater"):
-        run_trials(made, LocalLauncher(Budget(cores=1, trial_memory=0.05)))
+        run_trials(study_grid, LocalLauncher(Budget(cores=1, trial_memory=0.05)))
     said = caplog.messages
-    assert said[1:] == [f"none-1: failed: {made.trials[0].error.read_text(encoding='utf-8')} (1 of 1 trials)"]
+    assert said[1:] == [
+        f"none-1: failed: {study_grid.trials[0].error.read_text(encoding='utf-8')} (1 of 1 trials)"
+    ]
     assert "budget.trial_memory is 0.05 GiB" in said[1]
-    assert not is_finished(made.trials[0].run, made.tests)
+    assert not is_finished(study_grid.trials[0].run, study_grid.tests)

@@ -71,8 +71,8 @@ def test_a_cluster_that_lost_its_machines_ends_the_study(
     monkeypatch.setattr(ray_launcher, "LOOK", 0.1)
     large = cluster.add_node(num_cpus=1, memory=9 * 2**30)
     cluster.wait_for_nodes()
-    place = choose_launcher("ray", Budget(trial_memory=8.0), tmp_path, {})
+    launched = choose_launcher("ray", Budget(trial_memory=8.0), tmp_path, {})
     cluster.remove_node(large)
     trials = grid(settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1]), "here")
     with pytest.raises(SettingsError, match=r"lost every machine with 1 cores, 8\.0 GiB of memory"):
-        run_trials(trials, place)
+        run_trials(trials, launched)

@@ -194,8 +194,10 @@ def test_the_sentences_say_what_is_known(finished: Results) -> None:
     said = summary.sentences(finished)
     assert said[0] == "6 of 8 trials are finished, 2 failed; the others are excluded below."
     assert "BLEU 900–999: the test set has no example there." in said
-    compared = [found for found in finished.comparisons if found.column == Column("lengths", "bleu", 80, 100)]
-    assert [found.variant for found in compared] == ["learned-input", "learned-all"]
+    compared = [
+        actual for actual in finished.comparisons if actual.column == Column("lengths", "bleu", 80, 100)
+    ]
+    assert [actual.variant for actual in compared] == ["learned-input", "learned-all"]
     assert "Holm" in said[-1]
 
 
@@ -204,8 +206,8 @@ def test_checkpoints_without_trials_have_a_report(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=9, position="learned"))
     model.save_pretrained(tmp_path / "mine")
-    given = {"folder": str(tmp_path / "study"), "checkpoints": {"mine": str(tmp_path / "mine")}}
-    run.study(make(StudySettings, given | {"figures": ["vectors"]}, "given"))
+    tree = {"folder": str(tmp_path / "study"), "checkpoints": {"mine": str(tmp_path / "mine")}}
+    run.study(make(StudySettings, tree | {"figures": ["vectors"]}, "given"))
     text = (tmp_path / "study" / "report.html").read_text(encoding="utf-8")
     assert "Heat map of the position vectors" in text
     assert "are in the figures" not in text

@@ -26,7 +26,7 @@ from floater.lab.tasks.measurement import Array, Measurement
 LENGTHS = np.repeat([5, 20, 40, 100], 100)
 
 
-def made(
+def build_study(
     variants: list[str],
     seeds: list[int] | dict[str, list[int]],
     right: Callable[[str, int], Array],
@@ -37,8 +37,8 @@ def made(
 ) -> Results:
     """A study of some variants: which answers each trial has right."""
     tree = {"folder": "study", "models": dict.fromkeys(variants), "bins": [10, 30, 50]}
-    given = {"tests": {"lengths": {}}, "comparisons": [list(pair) for pair in comparisons]}
-    settings = make(StudySettings, tree | given, "made up")
+    settings_tree = {"tests": {"lengths": {}}, "comparisons": [list(pair) for pair in comparisons]}
+    settings = make(StudySettings, tree | settings_tree, "made up")
     there = [
         Variant(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds, starts.get(name))
         for name in variants
@@ -58,30 +58,32 @@ def made(
 
 def test_all_or_nothing_is_significant_however_many_variants_there_are() -> None:
     variants = ["none", *(f"variant{i}" for i in range(23))]
-    found = made(variants, [1], lambda variant, seed: np.full(400, variant != "none"))
-    assert {found.conclusion(comparison) for comparison in found.comparisons} == {"better"}
-    assert "paired bootstrap, 5,520 samples" in summary.sentences(found)[-1]  # 92 comparisons at 0.05
+    actual = build_study(variants, [1], lambda variant, seed: np.full(400, variant != "none"))
+    assert {actual.conclusion(comparison) for comparison in actual.comparisons} == {"better"}
+    assert "paired bootstrap, 5,520 samples" in summary.sentences(actual)[-1]  # 92 comparisons at 0.05
 
 
 def test_one_example_is_no_discovery() -> None:
     lengths = np.append(np.full(399, 5), 100)
     right = {"none": np.full(400, False), "a": np.arange(400) == 399}
-    found = made(["none", "a"], [1, 2], lambda variant, seed: right[variant], lengths=lambda variant: lengths)
+    actual = build_study(
+        ["none", "a"], [1, 2], lambda variant, seed: right[variant], lengths=lambda variant: lengths
+    )
     last = Column("lengths", "exact", 50)
-    assert found.count(last) == 1
-    assert {found.conclusion(c) for c in found.comparisons if c.column == last} == {"not significant"}
-    assert any("exact match (%) ≥ 50 (1 example): `a` scores" in text for text in summary.sentences(found))
+    assert actual.count(last) == 1
+    assert {actual.conclusion(c) for c in actual.comparisons if c.column == last} == {"not significant"}
+    assert any("exact match (%) ≥ 50 (1 example): `a` scores" in text for text in summary.sentences(actual))
 
 
 def test_seeds_without_a_spread_are_not_tested() -> None:
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.zeros(400))
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.zeros(400))
     scores = {"none": 99.5, "a": 99.75}
     outcomes = [
         replace(o, measured={}, result={"best_valid_exact": scores[name], "exact": scores[name]})
-        for o in found.outcomes
+        for o in actual.outcomes
         for name in [o.trial.variant.name]
     ]
-    alone = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
+    alone = replace(actual, outcomes=outcomes, grid=replace(actual.grid, tests={}))
     assert [(c.column.test, alone.conclusion(c)) for c in alone.comparisons] == [("validation", "not tested")]
     said = "Without a spread over the seeds of either variant, a difference was not tested."
     assert summary.method(alone).endswith(said)
@@ -93,14 +95,14 @@ def test_a_task_says_whether_a_higher_validation_score_is_better(
     greater: bool, conclusion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(task("translation")), "greater", greater)
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.zeros(400))
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.zeros(400))
     errors = {"none": [0.5, 0.6], "a": [0.1, 0.2]}
     outcomes = [
         replace(o, measured={}, result={"best_valid_error": error, "error": error})
-        for o in found.outcomes
+        for o in actual.outcomes
         for error in [errors[o.trial.variant.name][o.trial.seed - 1]]
     ]
-    validated = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
+    validated = replace(actual, outcomes=outcomes, grid=replace(actual.grid, tests={}))
     assert [validated.conclusion(c) for c in validated.comparisons] == [conclusion]
     (column,) = validated.columns()
     assert [variant.name for variant in validated.best(column)] == ["none" if greater else "a"]
@@ -108,49 +110,52 @@ def test_a_task_says_whether_a_higher_validation_score_is_better(
 
 def test_a_metric_that_the_first_trial_lacks_is_shown() -> None:
     """As the excess of a window that is longer than the training rows of one variant alone."""
-    found = made(["none", "a"], [1], lambda variant, seed: np.ones(400))
-    loss = found.outcomes[1].measured["lengths"].statistics["exact"]
-    found.outcomes[1].measured["lengths"].statistics["loss"] = loss
-    (rows,) = (table.rows for table in tables.others(found).values())
+    actual = build_study(["none", "a"], [1], lambda variant, seed: np.ones(400))
+    loss = actual.outcomes[1].measured["lengths"].statistics["exact"]
+    actual.outcomes[1].measured["lengths"].statistics["loss"] = loss
+    (rows,) = (table.rows for table in tables.others(actual).values())
     assert [[cell.text for cell in row[:2]] for row in rows] == [["none", "–"], ["a", "1.000"]]
 
 
 def test_the_metric_of_the_settings_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the main metric is against the variant, and the chosen one for it."""
-    found = made(["none", "a"], [1], lambda variant, seed: np.full(400, variant == "none"))
-    for outcome in found.outcomes:
+    actual = build_study(["none", "a"], [1], lambda variant, seed: np.full(400, variant == "none"))
+    for outcome in actual.outcomes:
         right = outcome.measured["lengths"].statistics["exact"]
         outcome.measured["lengths"].statistics["accuracy"] = np.stack([1 - right[:, 0], right[:, 1]], axis=1)
-    assert {found.conclusion(c) for c in found.comparisons} == {"worse"}
-    outcomes = iter([*found.outcomes] * 2)
+    assert {actual.conclusion(c) for c in actual.comparisons} == {"worse"}
+    outcomes = iter([*actual.outcomes] * 2)
     monkeypatch.setattr(results, "_outcome", lambda trial, grid: next(outcomes))
-    chosen = gather(replace(found.settings, metric="accuracy"), found.grid)
+    chosen = gather(replace(actual.settings, metric="accuracy"), actual.grid)
     assert {(c.column.metric, chosen.conclusion(c)) for c in chosen.comparisons} == {("accuracy", "better")}
     assert list(tables.others(chosen)) == ["exact match (%)"]
     with pytest.raises(
         SettingsError, match="metric is 'loss', which no test set has; there are: accuracy, exact"
     ):
-        gather(replace(found.settings, metric="loss"), found.grid)
+        gather(replace(actual.settings, metric="loss"), actual.grid)
 
 
-def asked(found: Results, name: str, trees: Mapping[str, Mapping[str, Any]]) -> Results:
+def asked(actual: Results, name: str, trees: Mapping[str, Mapping[str, Any]]) -> Results:
     """The results of variants of a task, with these settings."""
-    made = {each: make(task(name).Settings, {"run": each} | tree, each) for each, tree in trees.items()}
+    build_study = {
+        each: make(task(name).Settings, {"run": each} | tree, each) for each, tree in trees.items()
+    }
     outcomes = [
-        replace(o, trial=replace(o.trial, settings=made[o.trial.variant.name])) for o in found.outcomes
+        replace(o, trial=replace(o.trial, settings=build_study[o.trial.variant.name]))
+        for o in actual.outcomes
     ]
-    grid = replace(found.grid, trials=[outcome.trial for outcome in outcomes])
-    return replace(found, settings=replace(found.settings, task=name), grid=grid, outcomes=outcomes)
+    grid = replace(actual.grid, trials=[outcome.trial for outcome in outcomes])
+    return replace(actual, settings=replace(actual.settings, task=name), grid=grid, outcomes=outcomes)
 
 
 def test_scores_of_other_tasks_are_not_compared() -> None:
     """As in a study whose problems are an axis."""
     rates = {"none-copy": 0.5, "a-copy": 0.6, "none-sort": 0.8, "a-sort": 0.9}
     draw = np.random.default_rng(0)
-    found = made([*rates], [1, 2, 3], lambda variant, seed: draw.random(400) < rates[variant])
+    actual = build_study([*rates], [1, 2, 3], lambda variant, seed: draw.random(400) < rates[variant])
     trees = {name: {"data": {"problem": name.partition("-")[2], "longest": 128}} for name in rates}
     trees["a-copy"]["data"] |= {"train": 9, "valid": 9}  # of which the test knows nothing
-    apart = asked(found, "generated", trees)
+    apart = asked(actual, "generated", trees)
     assert {(c.variant, c.reference) for c in apart.comparisons} == {("a-copy", "none-copy")}
     assert not any(apart.best(column) for column in apart.columns())
     said = summary.answer(apart)
@@ -160,9 +165,9 @@ def test_scores_of_other_tasks_are_not_compared() -> None:
     assert not any("sort" in text for text in said[:-1])
     (axes,) = figures.score_by_length(apart, apart.columns()[1:], apart.baseline).axes
     assert len(axes.containers) == 2, "lines of the differences from the baseline"
-    alike = asked(found, "generated", dict.fromkeys(rates, trees["none-copy"]))
+    alike = asked(actual, "generated", dict.fromkeys(rates, trees["none-copy"]))
     assert len({c.variant for c in alike.comparisons}) == 3
-    assert summary.answer(alike) == summary.answer(found)
+    assert summary.answer(alike) == summary.answer(actual)
     unfinished = [
         replace(o, measured={}, status="open") if "sort" in o.trial.name else o for o in apart.outcomes
     ]
@@ -170,28 +175,30 @@ def test_scores_of_other_tasks_are_not_compared() -> None:
 
 
 def test_scores_on_other_validation_examples_are_not_compared() -> None:
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.arange(400) < 100 * seed)
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.arange(400) < 100 * seed)
     other = {"none": {"data": {"train": "t", "valid": "a"}}, "a": {"data": {"train": "u", "valid": "b"}}}
-    assert len(asked(found, "tagging", other).comparisons) == len(found.columns()), "the test set is the same"
+    assert len(asked(actual, "tagging", other).comparisons) == len(actual.columns()), (
+        "the test set is the same"
+    )
     outcomes = [
         replace(o, measured={}, result={"best_valid_exact": 1.0 * o.trial.seed, "exact": 1.0 * o.trial.seed})
-        for o in found.outcomes
+        for o in actual.outcomes
     ]
-    validated = replace(found, outcomes=outcomes, grid=replace(found.grid, tests={}))
+    validated = replace(actual, outcomes=outcomes, grid=replace(actual.grid, tests={}))
     assert len(validated.comparisons) == 1
     assert not asked(validated, "tagging", other).comparisons
 
 
 def test_each_task_of_glue_is_shown_by_the_score_that_chose_its_checkpoints() -> None:
     chose = {"CoLA": ("matthews", 60.0), "RTE": ("accuracy", 70.0), "STS-B": ("loss", 0.5)}
-    found = made([*chose], [1, 2], lambda variant, seed: np.zeros(400))
+    actual = build_study([*chose], [1, 2], lambda variant, seed: np.zeros(400))
     results = {
         name: {f"best_valid_{metric}": value, metric: value} for name, (metric, value) in chose.items()
     }
     results["RTE"]["loss"] = 0.6
-    outcomes = [replace(o, measured={}, result=results[o.trial.variant.name]) for o in found.outcomes]
+    outcomes = [replace(o, measured={}, result=results[o.trial.variant.name]) for o in actual.outcomes]
     trees = {name: {"data": {"task": name, "folder": "glue"}, "model": {"path": "bert"}} for name in chose}
-    shown = asked(replace(found, outcomes=outcomes, grid=replace(found.grid, tests={})), "glue", trees)
+    shown = asked(replace(actual, outcomes=outcomes, grid=replace(actual.grid, tests={})), "glue", trees)
     table = tables.scores(shown)
     assert table.head[1:4] == ["matthews validation", "accuracy (%) validation", "loss validation"]
     assert [[cell.text for cell in row[1:4]] for row in table.rows] == [
@@ -205,35 +212,37 @@ def test_each_task_of_glue_is_shown_by_the_score_that_chose_its_checkpoints() ->
 def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -> None:
     draw = np.random.default_rng(0)
     of = {"none": LENGTHS, "a": LENGTHS, "b": np.repeat([5, 20, 40, 100], 150)}
-    found = made(
+    actual = build_study(
         [*of],
         [1, 2, 3],
         lambda variant, seed: draw.random(len(of[variant])) < 0.5,
         lengths=lambda variant: of[variant],
     )
-    assert "By the seeds alone, as their examples are not those of the others: `b`." in summary.method(found)
-    lines = [line.split(",") for line in tables.scores_csv(found).splitlines()]
+    assert "By the seeds alone, as their examples are not those of the others: `b`." in summary.method(actual)
+    lines = [line.split(",") for line in tables.scores_csv(actual).splitlines()]
     counts = {line[0]: line[6] for line in lines if line[4:6] == ["0", "10"]}
     assert counts == {"none": "100", "a": "100", "b": "150"}
 
 
 def test_variants_of_other_examples_with_one_seed_are_said_to_be_scored_on_others() -> None:
     of = {"none": LENGTHS, "a": LENGTHS, "b": np.repeat([5, 20, 40, 100], 150)}
-    found = made([*of], [1], lambda v, seed: np.full(len(of[v]), v != "none"), lengths=lambda v: of[v])
-    assert [found.conclusion(c) for c in found.comparisons if c.variant == "b"] == ["not tested"] * 4
-    assert summary.method(found).endswith("Variants that are scored on other examples were not tested.")
+    actual = build_study(
+        [*of], [1], lambda v, seed: np.full(len(of[v]), v != "none"), lengths=lambda v: of[v]
+    )
+    assert [actual.conclusion(c) for c in actual.comparisons if c.variant == "b"] == ["not tested"] * 4
+    assert summary.method(actual).endswith("Variants that are scored on other examples were not tested.")
 
 
 def test_a_bin_that_no_model_can_be_scored_in_is_not_called_unfinished() -> None:
-    found = made(["none", "a"], [1], lambda variant, seed: np.where(LENGTHS == 100, math.nan, 1.0))
-    assert "exact match (%) ≥ 50 (100 examples): no trial has a score there." in summary.sentences(found)
+    actual = build_study(["none", "a"], [1], lambda variant, seed: np.where(LENGTHS == 100, math.nan, 1.0))
+    assert "exact match (%) ≥ 50 (100 examples): no trial has a score there." in summary.sentences(actual)
 
 
 def test_lines_differ_by_more_than_their_colour() -> None:
     variants = ["none", *(f"variant{i}" for i in range(7))]
-    found = made(variants, [1], lambda variant, seed: np.ones(400))
+    actual = build_study(variants, [1], lambda variant, seed: np.ones(400))
     log = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
-    logged = replace(found, outcomes=[replace(o, log=log) for o in found.outcomes])
+    logged = replace(actual, outcomes=[replace(o, log=log) for o in actual.outcomes])
     drawn = io.StringIO()
     figures.learning(logged, "loss", "training loss").savefig(drawn, format="svg")
     styles = set(re.findall(r'style="(fill: none;[^"]*stroke: #0404[^"]*width: 1.5[^"]*)"', drawn.getvalue()))
@@ -243,19 +252,19 @@ def test_lines_differ_by_more_than_their_colour() -> None:
 def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
     draw = np.random.default_rng(0)
     rates = {"none": 0.5, "rotary": 0.7, "shaw": 0.5}
-    found = made(
+    actual = build_study(
         [*rates],
         [1, 2, 3],
         lambda variant, seed: draw.random(400) < rates[variant],
         finished=lambda variant, seed: variant != "rotary" or seed == 1,
     )
-    conclusions = {c.variant: found.conclusion(c) for c in found.comparisons}
+    conclusions = {c.variant: actual.conclusion(c) for c in actual.comparisons}
     assert conclusions == {"rotary": "not tested", "shaw": "not significant"}
-    said = summary.sentences(found)
+    said = summary.sentences(actual)
     none = "No significant difference from `none` in any: `shaw`; not tested against `none`: `rotary`."
     assert none in said
     assert "Variants without a second scored seed were not tested." in said[-1]
-    table = tables.compared(found).markdown()
+    table = tables.compared(actual).markdown()
     assert "| – | – | not tested |" in table
 
 
@@ -263,42 +272,42 @@ def test_rows_that_are_screened_with_one_seed_stand_beside_those_with_more() -> 
     draw = np.random.default_rng(0)
     rates = {"none": 0.2, "rotary": 0.9, "shaw": 0.9}
     seeds = {"none": [1, 2, 3], "rotary": [1, 2], "shaw": [1]}
-    found = made([*rates], seeds, lambda variant, seed: draw.random(400) < rates[variant])
-    assert {c.variant: found.conclusion(c) for c in found.comparisons} == {
+    actual = build_study([*rates], seeds, lambda variant, seed: draw.random(400) < rates[variant])
+    assert {c.variant: actual.conclusion(c) for c in actual.comparisons} == {
         "rotary": "better",
         "shaw": "not tested",
     }
-    assert "Welch's t-test, 2 to 3 seeds" in summary.sentences(found)[-1]
-    column = tables.scores(found).head.index("seeds")
-    assert [variant[column].text for variant in tables.scores(found).rows] == ["3/3", "2/2", "1/1"]
+    assert "Welch's t-test, 2 to 3 seeds" in summary.sentences(actual)[-1]
+    column = tables.scores(actual).head.index("seeds")
+    assert [variant[column].text for variant in tables.scores(actual).rows] == ["3/3", "2/2", "1/1"]
 
 
 @pytest.mark.parametrize("starts", [{"warm": "none"}, {"none": "warm"}])
 def test_trials_that_started_from_others_are_compared_seed_by_seed(starts: dict[str, str]) -> None:
     right = {"none": [100, 200, 300], "warm": [103, 203, 304]}  # seeds differ by more than variants
-    found = made(
+    actual = build_study(
         ["none", "warm"],
         [1, 2, 3],
         lambda variant, seed: np.arange(400) < right[variant][seed - 1],
         lengths=lambda variant: np.full(400, 5),
         starts=starts,
     )
-    (compared,) = found.comparisons
+    (compared,) = actual.comparisons
     assert compared.difference.p_seeds == pytest.approx(ttest_rel(right["warm"], right["none"]).pvalue)
-    assert "3 seeds, seed by seed with `warm`" in summary.sentences(found)[-1]
+    assert "3 seeds, seed by seed with `warm`" in summary.sentences(actual)[-1]
 
 
 def test_trials_that_started_from_others_with_other_seeds_are_not_paired() -> None:
     """Seed by seed the variant is a little better, and its mean is lower, as its best seed is missing."""
     right = {"none": [100, 200, 300], "warm": [103, 203]}
-    found = made(
+    actual = build_study(
         ["none", "warm"],
         {"none": [1, 2, 3], "warm": [1, 2]},
         lambda variant, seed: np.arange(400) < right[variant][seed - 1],
         lengths=lambda variant: np.full(400, 5),
         starts={"warm": "none"},
     )
-    (compared,) = found.comparisons
+    (compared,) = actual.comparisons
     assert compared.difference.mean < 0
     assert compared.difference.p_seeds == pytest.approx(
         ttest_ind(right["warm"], right["none"], equal_var=False).pvalue
@@ -307,22 +316,22 @@ def test_trials_that_started_from_others_with_other_seeds_are_not_paired() -> No
 
 def test_pairs_that_the_study_names_are_said_to_be_compared_seed_by_seed() -> None:
     draw = np.random.default_rng(0)
-    found = made(
+    actual = build_study(
         ["none", "cold", "warm"],
         [1, 2, 3],
         lambda variant, seed: draw.random(400) < 0.5,
         starts={"warm": "cold"},
         comparisons=[("warm", "cold")],
     )
-    assert "3 seeds, seed by seed with `warm`" in summary.method(found)
+    assert "3 seeds, seed by seed with `warm`" in summary.method(actual)
 
 
 def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
-    found = made(["none"], [1, 2], lambda variant, seed: np.ones(400))
-    for outcome, length in zip(found.outcomes, (4, 2), strict=True):
+    actual = build_study(["none"], [1, 2], lambda variant, seed: np.ones(400))
+    for outcome, length in zip(actual.outcomes, (4, 2), strict=True):
         numbers = {"position_nats": np.arange(1.0, length + 1), "position_tokens": np.ones(length, dtype=int)}
         outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
-    (line,) = figures.loss_by_position(found, "lengths").axes[0].lines
+    (line,) = figures.loss_by_position(actual, "lengths").axes[0].lines
     assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
 
 
@@ -330,24 +339,24 @@ def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
     ("tokens", "drawn"), [([], False), ([400], False), ([400, 0], False), ([400, 9], True)]
 )
 def test_losses_of_answers_of_one_token_are_no_line(tokens: list[int], drawn: bool) -> None:
-    found = made(["none"], [1], lambda variant, seed: np.ones(400))
-    for outcome in found.outcomes:
+    actual = build_study(["none"], [1], lambda variant, seed: np.ones(400))
+    for outcome in actual.outcomes:
         numbers = {
             "position_nats": np.array(tokens, dtype=float),
             "position_tokens": np.array(tokens, dtype=int),
         }
         outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
-    titles = [picture.title for picture in panels.lengths(found)]
+    titles = [picture.title for picture in panels.lengths(actual)]
     assert titles[0] == "Exact match (%) by length (test set: lengths)"
     assert ("Loss per token by position (test set: lengths)" in titles) == drawn
 
 
 def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:
     rates = {"none": 0} | {f"variant{i}": i for i in range(40)}
-    found = made([*rates], [1], lambda variant, seed: np.arange(400) % 41 < rates[variant])
-    names = [variant.name for variant in figures.drawn(found)]
+    actual = build_study([*rates], [1], lambda variant, seed: np.arange(400) % 41 < rates[variant])
+    names = [variant.name for variant in figures.drawn(actual)]
     assert names == ["none", *(f"variant{i}" for i in range(33, 40))]
-    few = made(["none", "variant1"], [1], lambda variant, seed: np.zeros(400))
+    few = build_study(["none", "variant1"], [1], lambda variant, seed: np.zeros(400))
     assert [variant.name for variant in figures.drawn(few)] == ["none", "variant1"]
 
 
@@ -358,8 +367,8 @@ def test_a_mean_over_some_of_the_seeds_says_so() -> None:
         fails = (variant, seed) == ("learned", 2)
         return np.where(LENGTHS == 100, math.nan, seed == 1) if fails else np.full(400, seed == 1)
 
-    found = made(["none", "learned"], [1, 2, 3], right)
-    line = tables.scores(found).rows[1]
+    actual = build_study(["none", "learned"], [1, 2, 3], right)
+    line = tables.scores(actual).rows[1]
     assert [cell.text.split(" ▲")[0] for cell in line[1:5]] == ["33.3 ± 57.7"] * 3 + [
         "50.0 ± 70.7 (2 of 3 seeds)"
     ]
@@ -367,36 +376,36 @@ def test_a_mean_over_some_of_the_seeds_says_so() -> None:
 
 def test_all_rows_that_tie_are_best() -> None:
     rates = {"none": 0, "a": 400, "b": 400, "c": 0}
-    found = made([*rates], [1, 2], lambda variant, seed: np.arange(400) < rates[variant])
-    said = summary.sentences(found)
+    actual = build_study([*rates], [1, 2], lambda variant, seed: np.arange(400) < rates[variant])
+    said = summary.sentences(actual)
     assert any("`a`, `b` score best, 100.0. Against `none` (0.0 ± 0.0): " in text for text in said)
-    shown = {variant[0].text: variant[1].kind for variant in tables.scores(found).rows}
+    shown = {variant[0].text: variant[1].kind for variant in tables.scores(actual).rows}
     assert ["best" in kind for kind in shown.values()] == [False, True, True, False]
-    level = made([*rates], [1, 2], lambda variant, seed: np.ones(400))
+    level = build_study([*rates], [1, 2], lambda variant, seed: np.ones(400))
     assert not any("best" in variant[1].kind for variant in tables.scores(level).rows)
     assert any("all variants score the same, 100.0." in text for text in summary.sentences(level))
 
 
 def test_who_is_best_in_one_score_is_not_called_best_in_every_score() -> None:
     """All answer the short questions."""
-    found = made(["none", "a"], [1, 2], lambda variant, seed: (LENGTHS < 50) | (variant == "a"))
-    assert summary.answer(found)[0] == "Best mean: `a` in exact match (%) ≥ 50."
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: (LENGTHS < 50) | (variant == "a"))
+    assert summary.answer(actual)[0] == "Best mean: `a` in exact match (%) ≥ 50."
 
 
 def test_seeds_that_score_the_same_are_several() -> None:
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.ones(400))
-    captions = [panel.caption for panel in panels.lengths(found)]
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.ones(400))
+    captions = [panel.caption for panel in panels.lengths(actual)]
     assert captions[0].startswith("Means over the seeds; bars are standard deviations.")
-    alone = made(["none", "a"], [1], lambda variant, seed: np.ones(400))
+    alone = build_study(["none", "a"], [1], lambda variant, seed: np.ones(400))
     assert next(panels.lengths(alone)).caption.startswith("One seed.")
 
 
 def test_what_is_not_finished_is_counted() -> None:
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.ones(400))
-    last = found.outcomes[-1]
-    some = [*found.outcomes[:-1], replace(last, status="failed")]
-    none = [*found.outcomes[:-1], replace(last, status="open", measured={})]
-    said = [summary.sentences(replace(found, outcomes=outcomes))[0] for outcomes in (some, none)]
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.ones(400))
+    last = actual.outcomes[-1]
+    some = [*actual.outcomes[:-1], replace(last, status="failed")]
+    none = [*actual.outcomes[:-1], replace(last, status="open", measured={})]
+    said = [summary.sentences(replace(actual, outcomes=outcomes))[0] for outcomes in (some, none)]
     assert said == [
         "3 of 4 trials are finished, 1 failed; of the others, only those with scores are included below.",
         "3 of 4 trials are finished, 1 is not; the others are excluded below.",
@@ -405,45 +414,46 @@ def test_what_is_not_finished_is_counted() -> None:
 
 def test_one_seed_that_is_best_is_called_one() -> None:
     seeds = {"none": [1, 2, 3], "chang": [1]}
-    found = made([*seeds], seeds, lambda variant, seed: np.full(400, variant == "chang"))
-    said = summary.sentences(found)
+    actual = build_study([*seeds], seeds, lambda variant, seed: np.full(400, variant == "chang"))
+    said = summary.sentences(actual)
     assert any("`chang` scores best, 100.0 with one seed. Against" in text for text in said)
 
 
 def test_who_goes_on_from_another_has_learned_for_longer() -> None:
-    found = made(["none", "warm"], [1], lambda variant, seed: np.ones(400), starts={"warm": "none"})
+    actual = build_study(["none", "warm"], [1], lambda variant, seed: np.ones(400), starts={"warm": "none"})
     assert any(
-        text.startswith("`warm` starts from `none`: its minutes exclude") for text in summary.sentences(found)
+        text.startswith("`warm` starts from `none`: its minutes exclude")
+        for text in summary.sentences(actual)
     )
 
 
 def test_a_seed_that_failed_early_does_not_cut_the_learning_curve() -> None:
-    found = made(
+    actual = build_study(
         ["none"], [1, 2, 3], lambda variant, seed: np.ones(400), finished=lambda variant, seed: seed < 3
     )
     losses = [{10: 3.0, 20: 1.0, 30: 1.0}, {10: 5.0, 30: 3.0}, {10: 9.0}]
     outcomes = [
         replace(o, log=[{"step": step, "loss": loss} for step, loss in logged.items()])
-        for o, logged in zip(found.outcomes, losses, strict=True)
+        for o, logged in zip(actual.outcomes, losses, strict=True)
     ]
-    (line,) = figures.learning(replace(found, outcomes=outcomes), "loss", "loss").axes[0].lines
+    (line,) = figures.learning(replace(actual, outcomes=outcomes), "loss", "loss").axes[0].lines
     assert [*map(list, (line.get_xdata(), line.get_ydata()))] == [[10, 20, 30], [4.0, 2.5, 2.0]]
     running = [replace(o, status="open", measured={}) for o in outcomes]
-    (line,) = figures.learning(replace(found, outcomes=running), "loss", "loss").axes[0].lines
+    (line,) = figures.learning(replace(actual, outcomes=running), "loss", "loss").axes[0].lines
     assert list(line.get_ydata()) == [17 / 3, 2.5, 2.0]
 
 
 def test_bars_of_a_row_are_not_drawn_around_a_difference() -> None:
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.arange(400) % (seed + 2) == 0)
-    for less, bars in ((None, 2), (found.grid.variants[0], 0)):
-        (axes,) = figures.score_by_length(found, found.columns()[1:], less).axes
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.arange(400) % (seed + 2) == 0)
+    for less, bars in ((None, 2), (actual.grid.variants[0], 0)):
+        (axes,) = figures.score_by_length(actual, actual.columns()[1:], less).axes
         assert sum(container.has_yerr for container in axes.containers) == bars
 
 
 def test_a_pair_is_tested_by_its_own_number_of_examples() -> None:
     """The row above them has one example in the bin, which none of its two are scored on."""
     of = {"none": np.append(np.full(399, 5), 100), "low": LENGTHS, "high": LENGTHS}
-    found = made(
+    actual = build_study(
         [*of],
         [1],
         lambda variant, seed: np.full(len(of[variant]), variant == "high"),
@@ -451,9 +461,9 @@ def test_a_pair_is_tested_by_its_own_number_of_examples() -> None:
         comparisons=[("high", "low")],
     )
     last = Column("lengths", "exact", 50)
-    assert found.count(last) == 1
-    (compared,) = (c for c in found.comparisons if c.reference == "low" and c.column == last)
-    assert found.conclusion(compared) == "better"
+    assert actual.count(last) == 1
+    (compared,) = (c for c in actual.comparisons if c.reference == "low" and c.column == last)
+    assert actual.conclusion(compared) == "better"
 
 
 def test_other_examples_are_not_paired() -> None:
@@ -463,15 +473,15 @@ def test_other_examples_are_not_paired() -> None:
     def lengths(variant: str) -> Array:
         return longer if variant == "rotary" else LENGTHS
 
-    found = made(
+    actual = build_study(
         ["none", "rotary"],
         [1, 2],
         lambda variant, seed: draw.random(len(lengths(variant))) < (0.9 if variant == "rotary" else 0.1),
         lengths=lengths,
     )
-    assert {comparison.difference.p_examples for comparison in found.comparisons} == {None}
-    assert {found.conclusion(comparison) for comparison in found.comparisons} == {"better"}
-    alone = made(
+    assert {comparison.difference.p_examples for comparison in actual.comparisons} == {None}
+    assert {actual.conclusion(comparison) for comparison in actual.comparisons} == {"better"}
+    alone = build_study(
         ["none", "rotary"],
         [1],
         lambda variant, seed: draw.random(len(lengths(variant))) < 0.5,
@@ -491,19 +501,19 @@ def test_named_comparisons_are_made_besides_those_with_the_baseline() -> None:
     def right(variant: str, seed: int) -> Array:
         return answers[variant][seed - 1]
 
-    plain = made([*rates], [1, 2, 3], right)
-    found = made([*rates], [1, 2, 3], right, comparisons=[("high", "low"), ("low", "none")])
-    made_of = {(c.variant, c.reference, c.column): c for c in found.comparisons}
+    plain = build_study([*rates], [1, 2, 3], right)
+    actual = build_study([*rates], [1, 2, 3], right, comparisons=[("high", "low"), ("low", "none")])
+    made_of = {(c.variant, c.reference, c.column): c for c in actual.comparisons}
     assert {key[:2] for key in made_of} == {("low", "none"), ("high", "none"), ("high", "low")}
-    assert len(made_of) == len(found.comparisons), "one that is named twice is made once"
-    none, low, high = found.grid.variants
-    for column in found.columns():
-        ours, theirs = found.value(high, column), found.value(low, column)
+    assert len(made_of) == len(actual.comparisons), "one that is named twice is made once"
+    none, low, high = actual.grid.variants
+    for column in actual.columns():
+        ours, theirs = actual.value(high, column), actual.value(low, column)
         assert ours is not None
         assert theirs is not None
         difference = made_of["high", "low", column].difference.mean
         assert difference == pytest.approx(ours.mean - theirs.mean)
-        between = found.compared(high, column)
+        between = actual.compared(high, column)
         assert between is not None
         assert between.reference == none.name
     for before in plain.comparisons:  # more comparisons, a larger correction
@@ -511,9 +521,9 @@ def test_named_comparisons_are_made_besides_those_with_the_baseline() -> None:
         assert now.p is not None
         assert before.p is not None
         assert now.p >= before.p
-    assert summary.answer(found)[0] == "Best mean: `high` in every score."
-    assert summary.answer(found)[1].startswith("`high` against `low`: significantly better in ")
-    assert [row[0].text for row in tables.answer(found).rows] == ["high − low", "low − none"]
+    assert summary.answer(actual)[0] == "Best mean: `high` in every score."
+    assert summary.answer(actual)[1].startswith("`high` against `low`: significantly better in ")
+    assert [row[0].text for row in tables.answer(actual).rows] == ["high − low", "low − none"]
     assert summary.answer(plain)[1].startswith("Significantly better than `none` in some column: `high`")
 
 
@@ -527,11 +537,11 @@ def test_labels_keep_their_distance_and_stay_inside() -> None:
 
 @pytest.mark.parametrize("texts", [("tok:zh", "tok:zh"), ("tok:char", "tok:ja-mecab")])
 def test_scores_that_were_computed_otherwise_are_not_compared(texts: tuple[str, str]) -> None:
-    found = made(["none", "a"], [1, 2], lambda variant, seed: np.full(400, variant == "a"))
-    for outcome in found.outcomes:
+    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.full(400, variant == "a"))
+    for outcome in actual.outcomes:
         outcome.measured["lengths"].signatures["exact"] = texts[outcome.trial.variant.name == "a"]
     same = texts[0] == texts[1]
-    assert bool(found.comparisons) == same
-    assert [variant.name for variant in found.best(Column("lengths", "exact"))] == ["a"] * same
+    assert bool(actual.comparisons) == same
+    assert [variant.name for variant in actual.best(Column("lengths", "exact"))] == ["a"] * same
     note = f"Scores of exact with different signatures are not compared: {'; '.join(texts)}."
-    assert (note in report._notes(found)) != same
+    assert (note in report._notes(actual)) != same

@@ -180,8 +180,8 @@ def test_a_trial_goes_on_from_one_that_is_trained_and_fails_a_test(
 
     monkeypatch.setattr(translation, "measure", fails)
     test = {"source": str(tmp_path / "t.en"), "reference": str(tmp_path / "t.de")}
-    found = run.study(settings(tmp_path / "study", tests={"t": test}, **small))
-    assert [(o.status, sorted(o.measured)) for o in found.outcomes] == [
+    actual = run.study(settings(tmp_path / "study", tests={"t": test}, **small))
+    assert [(o.status, sorted(o.measured)) for o in actual.outcomes] == [
         ("failed", ["lengths"]),
         ("finished", ["lengths", "t"]),
     ]

@@ -38,8 +38,8 @@ def test_with_one_seed_the_samples_are_sacrebleus(
     references = sentences(random)
     systems = [worse(references, random, rate) for rate in rates]
     named = list(zip(("baseline", "ours"), systems, strict=True))
-    _, found = PairedTest(named, {name: metric()}, [references], test_type="bs", n_samples=300)()
-    wanted = found[metric().corpus_score(systems[0], [references]).name][1].p_value
+    _, actual = PairedTest(named, {name: metric()}, [references], test_type="bs", n_samples=300)()
+    wanted = actual[metric().corpus_score(systems[0], [references]).name][1].p_value
 
     statistics = [scores.score(system, references).statistics[name] for system in systems]
     score = METRICS[name].score
@@ -85,8 +85,8 @@ def test_of_many_examples_it_is_the_paired_z_test(better: float) -> None:
     drawn = [resampled(score, [part], 4000) for part in both]
     apart = ours.astype(float) - theirs
     z = apart.mean() / (apart.std() / np.sqrt(2000))
-    found = paired_p(*drawn, score(both[0].sum(0)) - score(both[1].sum(0)), 2000)
-    assert found == pytest.approx(2 * norm.sf(abs(z)), abs=0.03)  # the spread of 4000 samples, and of counts
+    actual = paired_p(*drawn, score(both[0].sum(0)) - score(both[1].sum(0)), 2000)
+    assert actual == pytest.approx(2 * norm.sf(abs(z)), abs=0.03)  # the spread of 4000 samples, and of counts
 
 
 def test_no_difference_is_no_discovery() -> None:
@@ -109,10 +109,10 @@ def test_samples_without_a_score_are_no_discovery() -> None:
     theirs=st.lists(st.integers(0, 100).map(float), min_size=2, max_size=6),
 )
 def test_welch_is_symmetric_and_a_probability(ours: list[float], theirs: list[float]) -> None:
-    found = welch_p(ours, theirs)
-    assert found is not None
-    assert 0 <= found <= 1
-    assert found == pytest.approx(welch_p(theirs, ours))
+    actual = welch_p(ours, theirs)
+    assert actual is not None
+    assert 0 <= actual <= 1
+    assert actual == pytest.approx(welch_p(theirs, ours))
 
 
 def test_welch_is_scipys_and_wants_two_seeds() -> None:

@@ -36,9 +36,9 @@ def test_each_row_has_the_scores_of_its_seeds(finished: Results) -> None:
     assert len(value.scores) == 2
     for seed, score in zip((1, 2), value.scores, strict=True):
         run_ = Path(finished.settings.folder) / "trials" / f"{variant.name}-{seed}"
-        found = task("translation").evaluate(run_, test["source"], reference=test["reference"])
+        actual = task("translation").evaluate(run_, test["source"], reference=test["reference"])
         lengths = read(run_, "lengths").lengths
-        chosen = [line for line, length in zip(found.lines, lengths, strict=True) if 80 <= length < 100]
+        chosen = [line for line, length in zip(actual.lines, lengths, strict=True) if 80 <= length < 100]
         written = (run_ / "measured" / "lengths.txt").read_text(encoding="utf-8").splitlines()
         assert [line for line, n in zip(written, lengths, strict=True) if 80 <= n < 100] == chosen
         assert finished.count(column) == len(chosen) == 3
@@ -105,13 +105,13 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
         bins=[16, 32],
     )
     run_inline(monkeypatch)
-    found = run.study(asked)
-    places = [(column.test, column.metric, column.bin_label) for column in found.columns(None)]
+    actual = run.study(asked)
+    cells = [(column.test, column.metric, column.bin_label) for column in actual.columns(None)]
     far = [(metric, bin) for metric in ("loss", "excess") for bin in ("", "< 16", "16–31", "≥ 32")]
-    assert places == [("near", "loss", ""), *(("far", metric, bin) for metric, bin in far)]
-    assert found.lengths == "tokens read before"
+    assert cells == [("near", "loss", ""), *(("far", metric, bin) for metric, bin in far)]
+    assert actual.lengths == "tokens read before"
     assert all(
-        found.value(variant, column) for variant in found.grid.variants for column in found.columns(None)
+        actual.value(variant, column) for variant in actual.grid.variants for column in actual.columns(None)
     )
     page = (tmp_path / "study" / "table.md").read_text(encoding="utf-8")
     assert "loss beyond that of the training length" in page
@@ -197,9 +197,9 @@ def test_the_study_is_written_down_as_it_was_run(finished: Results) -> None:
 def test_a_study_with_a_failed_trial_ends_with_code_1(
     finished: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, config = [finished], tmp_path / "small.yaml"
+    actual, config = [finished], tmp_path / "small.yaml"
     config.write_text("folder: small\nmodels: {none: {}}\n", encoding="utf-8")
-    monkeypatch.setattr(run, "study", lambda *_, **__: found[0])
+    monkeypatch.setattr(run, "study", lambda *_, **__: actual[0])
     assert main(["study", str(config)]) == 1
-    found[0] = replace(finished, outcomes=[o for o in finished.outcomes if o.status == "finished"])
+    actual[0] = replace(finished, outcomes=[o for o in finished.outcomes if o.status == "finished"])
     assert main(["study", str(config)]) == 0

@@ -19,9 +19,9 @@ def test_position_parameters_are_those_of_the_model(tmp_path: Path, periods: str
     config = FloaterConfig.preset("tiny", vocab_size=500, position="complex", position_options=options)
     model = FloaterForCausalLM(config)
     model.save_pretrained(tmp_path / "model")
-    found = cost(tmp_path)
-    assert found["position_parameters"] == counted
-    assert found["parameters"] == sum(p.numel() for p in model.parameters())
+    actual = cost(tmp_path)
+    assert actual["position_parameters"] == counted
+    assert actual["parameters"] == sum(p.numel() for p in model.parameters())
 
 
 def test_scores_are_on_the_disk_before_the_record_that_vouches_for_them(

@@ -74,7 +74,7 @@ def checkpoint(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def twin_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with data as `floater data` leaves them, in which the tests run."""
     folder = tmp_path_factory.mktemp("place")
     with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +113,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def small(settings: StudySettings, name: str, place: Path) -> StudySettings:
+def small(settings: StudySettings, name: str, twin_folder: Path) -> StudySettings:
     """The study on the data of `place`: what names files that cannot be here is changed, and nothing else."""
     common = settings.settings
     if name in ("multi30k", "multi30k_s2l"):  # gzip there
@@ -127,14 +127,14 @@ def small(settings: StudySettings, name: str, place: Path) -> StudySettings:
     variants, rates = dict(settings.models), settings.axes.get("rate", {})
     if settings.task in ("glue", "race", "squad"):
         config = {} if settings.task != "glue" else {"config": {}}
-        common = merged(common, {"model": {"path": str(place / "checkpoint")}})
+        common = merged(common, {"model": {"path": str(twin_folder / "checkpoint")}})
         common["model"] |= config
         for key, entry in variants.items():
-            own = dict((entry or {}).get("settings") or {})
-            own.pop("model", None)
-            if plug := own.get("plug"):
-                own["plug"] = {**{k: v for k, v in plug.items() if k == "train"}, "options": {}}
-            variants[key] = {"settings": own}
+            changes = dict((entry or {}).get("settings") or {})
+            changes.pop("model", None)
+            if plug := changes.get("plug"):
+                changes["plug"] = {**{k: v for k, v in plug.items() if k == "train"}, "options": {}}
+            variants[key] = {"settings": changes}
     tests = {
         key: {k: v.removesuffix(".gz") for k, v in test.items() if isinstance(v, str)}
         for key, test in settings.tests.items()
@@ -142,7 +142,7 @@ def small(settings: StudySettings, name: str, place: Path) -> StudySettings:
     }
     return replace(
         settings,
-        folder=str(place / "runs" / name),
+        folder=str(twin_folder / "runs" / name),
         settings=common,
         models=variants,
         tests=tests,
@@ -156,13 +156,13 @@ def small(settings: StudySettings, name: str, place: Path) -> StudySettings:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in BUILT]
 )
-def test_it_is_built_from_data_of_the_right_shape(name: str, place: Path) -> None:
+def test_it_is_built_from_data_of_the_right_shape(name: str, twin_folder: Path) -> None:
     """Data are read and encoded, and a model of every variant is built, large ones without memory."""
-    settings = small(read(name), name, place)
-    made = grid(settings, name)
+    settings = small(read(name), name, twin_folder)
+    built = grid(settings, name)
     task = registry.task(settings.task)
     models_: dict[str, Trial] = {}
-    for trial in made.trials:
+    for trial in built.trials:
         models_.setdefault(trial.variant.model, trial)
     first = next(iter(models_.values())).settings
     splits = task.read(first)

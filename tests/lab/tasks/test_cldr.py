@@ -52,19 +52,19 @@ def test_sentences_are_distinct_clean_and_of_the_length_asked_for(direction, see
     source, target = direction
     options = {"source": source, "target": target, "seed": seed, "inventory": SMALL, "items": sorted(items)}
     limits = {"min_tokens": low, "max_tokens": low + 12 + width}
-    made = pairs(8, **options, **limits)
-    assert len({here for here, _ in made}) == 8
-    assert all(low <= len(tokens(here)) <= low + 12 + width for here, _ in made)
-    assert all(text and text == " ".join(text.split()) for pair in made for text in pair)
+    parts_ = pairs(8, **options, **limits)
+    assert len({here for here, _ in parts_}) == 8
+    assert all(low <= len(tokens(here)) <= low + 12 + width for here, _ in parts_)
+    assert all(text and text == " ".join(text.split()) for pair in parts_ for text in pair)
     # both sides list as many groups, whatever the language
-    assert all(here.count(";") == there.count(";") for here, there in made)
-    assert pairs(5, **options, **limits) == made[:5]
+    assert all(here.count(";") == there.count(";") for here, there in parts_)
+    assert pairs(5, **options, **limits) == parts_[:5]
 
 
 @pytest.mark.parametrize("length", [3, 4, 7, 50, 79, 80, 250])
 def test_one_length_alone_can_be_asked_for(length):
-    made = pairs(20, min_tokens=length, max_tokens=length)
-    assert {len(tokens(here)) for here, _ in made} == {length}
+    parts_ = pairs(20, min_tokens=length, max_tokens=length)
+    assert {len(tokens(here)) for here, _ in parts_} == {length}
 
 
 def test_seed_decides_the_text():
@@ -79,14 +79,14 @@ def test_a_source_sentence_has_one_translation(direction):
     for seed in range(3):
         for here, there in pairs(1000, source=source, target=target, seed=seed, max_tokens=12):
             translations[here].add(there)
-    assert all(len(found) == 1 for found in translations.values())
+    assert all(len(actual) == 1 for actual in translations.values())
 
 
 def test_words_change_their_order():
     # currency signs, months alike in both languages and the marks around them move
-    found = [positions for pair in pairs(300, min_tokens=10) if len((positions := anchors(pair))[0]) > 1]
-    assert len(found) > 200
-    moved = [kendalltau(*positions).statistic < 1 for positions in found]
+    actual = [positions for pair in pairs(300, min_tokens=10) if len((positions := anchors(pair))[0]) > 1]
+    assert len(actual) > 200
+    moved = [kendalltau(*positions).statistic < 1 for positions in actual]
     assert sum(moved) / len(moved) > 0.5
 
 
@@ -149,10 +149,10 @@ def test_split_repeats_no_source(parts):
 
 
 def test_long_sentences_are_made_of_training_words(parts):
-    known = {word for pair in parts["train"] for text in pair for word in tokens(text)}
+    vocabulary = {word for pair in parts["train"] for text in pair for word in tokens(text)}
     running = [word for pair in parts["test_140_up"] for text in pair for word in tokens(text)]
     # all but the rarest values, such as the one singular of a unit
-    assert sum(word not in known for word in running) < len(running) / 1000
+    assert sum(word not in vocabulary for word in running) < len(running) / 1000
 
 
 def test_test_sets_do_not_depend_on_the_size_of_the_training_set(parts):

@@ -143,13 +143,13 @@ def test_ago_comes_last_in_english_and_first_in_german():
 
 
 def test_intervals_put_the_month_before_the_days_or_after():
-    found = 0
+    actual = 0
     for english, german in pool("interval"):
         if same_month := re.fullmatch(r"[A-Z][a-z]+ (\d+) – (\d+), (\d{4})", english):
-            found += 1
+            actual += 1
             first, last, year = same_month.groups()
             assert re.fullmatch(rf"{first}\.–{last}\. \S+ {year}", german)
-    assert found > 10
+    assert actual > 10
 
 
 @pytest.mark.parametrize(("source", "target"), list(permutations(LANGUAGES, 2)))

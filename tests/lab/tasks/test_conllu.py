@@ -87,7 +87,7 @@ def test_every_structural_row_runs_on_real_trees():
     assert sum(len(sentence.words) for sentence in sentences) == 25147
     relations = sorted({relation for sentence in sentences for relation in sentence.relations})
     sizes = {"dim": 32, "heads": 2, "layers": 1, "max_length": 100}
-    given = {
+    settings_tree = {
         "tree": {"binary": True, "branching": 2, "depth": 16},
         "structural": {"labels": len(relations)},
         "graph_gru": {"labels": len(relations)},
@@ -103,7 +103,7 @@ def test_every_structural_row_runs_on_real_trees():
             if not hasattr(row, "needs"):
                 continue
             torch.manual_seed(0)
-            model = build(name, **sizes, **given.get(name, {}))
+            model = build(name, **sizes, **settings_tree.get(name, {}))
             state = model.prepare(positions)
             x = torch.randn(len(batch), length, 32)
             q, k = torch.randn(2, len(batch), 2, length, 16)

@@ -19,18 +19,18 @@ LINES = st.lists(st.sampled_from(["ein Hut", "ein roter Hut .", "der Mann", "auf
 @examples(max_examples=40, deadline=None)
 def test_summed_statistics_give_sacrebleus_scores(hypotheses: list[str], random: object) -> None:
     references = hypotheses[1:] + hypotheses[:1]
-    found = score(hypotheses, references).statistics
+    actual = score(hypotheses, references).statistics
     bleu = sacrebleu.corpus_bleu(hypotheses, [references]).score
     chrf = sacrebleu.corpus_chrf(hypotheses, [references]).score
-    assert METRICS["bleu"].score(found["bleu"].sum(0)) == pytest.approx(bleu)
-    assert METRICS["chrf"].score(found["chrf"].sum(0)) == pytest.approx(chrf)
+    assert METRICS["bleu"].score(actual["bleu"].sum(0)) == pytest.approx(bleu)
+    assert METRICS["chrf"].score(actual["chrf"].sum(0)) == pytest.approx(chrf)
 
 
 def test_the_length_ratio_is_of_the_tokens_that_bleu_counts() -> None:
-    found = score(["ein Hut.", "", "x"], ["ein roter Hut .", "auf dem", ""], lengths=[4, 2, 0])
-    assert found.score("length_ratio") == pytest.approx((3 + 0 + 1) / (4 + 2 + 0))
-    assert found.score("length_ratio", found.lengths == 2) == 0.0
-    assert found.score("length_ratio", found.lengths == 0) is None
+    actual = score(["ein Hut.", "", "x"], ["ein roter Hut .", "auf dem", ""], lengths=[4, 2, 0])
+    assert actual.score("length_ratio") == pytest.approx((3 + 0 + 1) / (4 + 2 + 0))
+    assert actual.score("length_ratio", actual.lengths == 2) == 0.0
+    assert actual.score("length_ratio", actual.lengths == 0) is None
 
 
 def test_positions_count_every_token_once() -> None:
@@ -41,7 +41,7 @@ def test_positions_count_every_token_once() -> None:
 
 
 def test_what_could_not_be_scored_has_no_score() -> None:
-    found = Measurement(np.array([1, 9]), {"exact": np.array([[1, 1], [np.nan, np.nan]])})
-    assert found.score("exact") is None
-    assert found.score("exact", found.lengths < 5) == 100.0
-    assert found.score("exact", found.lengths > 9) is None
+    actual = Measurement(np.array([1, 9]), {"exact": np.array([[1, 1], [np.nan, np.nan]])})
+    assert actual.score("exact") is None
+    assert actual.score("exact", actual.lengths < 5) == 100.0
+    assert actual.score("exact", actual.lengths > 9) is None

@@ -111,9 +111,9 @@ def test_order_of_sentences_does_not_matter(order):
 
 @pytest.mark.parametrize("language", ["de", None, "tr"])
 def test_str_is_three_lines_with_score_and_signature(language):
-    found = score(HYPOTHESES, REFERENCES, language=language)
-    scores, signatures = found.scores, found.signatures
-    bleu, chrf, tokenised = str(found).split("\n")
+    actual = score(HYPOTHESES, REFERENCES, language=language)
+    scores, signatures = actual.scores, actual.signatures
+    bleu, chrf, tokenised = str(actual).split("\n")
     assert bleu == f"BLEU {scores['bleu']:.2f} ({signatures['bleu']})"
     assert chrf == f"chrF {scores['chrf']:.2f} ({signatures['chrf']})"
     assert tokenised.endswith(f"({signatures['tokenised_bleu']})")
@@ -134,8 +134,8 @@ def test_counts_must_agree():
 
 def table(lengths: list[int], edges: list[int]) -> list[list[str]]:
     """The words of each line, behind the bounds of its bin."""
-    found = score(HYPOTHESES[: len(lengths)], REFERENCES[: len(lengths)], lengths=lengths)
-    return [line[22:].split() for line in length_table(length_bins(found, edges))]
+    actual = score(HYPOTHESES[: len(lengths)], REFERENCES[: len(lengths)], lengths=lengths)
+    return [line[22:].split() for line in length_table(length_bins(actual, edges))]
 
 
 def test_bins_hold_the_scores_of_their_sentences():
@@ -186,9 +186,9 @@ PERFECT = {
 @pytest.mark.parametrize("language", PERFECT)
 def test_perfect_translations_score_100_in_every_writing(language):
     lines = PERFECT[language]
-    found = score(lines, lines, language=language).scores
-    assert found == pytest.approx(dict.fromkeys(found, 100))
-    assert ("tokenised_bleu" in found) == (language == "de")
+    actual = score(lines, lines, language=language).scores
+    assert actual == pytest.approx(dict.fromkeys(actual, 100))
+    assert ("tokenised_bleu" in actual) == (language == "de")
     worse = [line[: len(line) // 2] + line[len(line) // 2 + 1 :] for line in lines]
     assert 0 < score(worse, lines, language=language).scores["bleu"] < 100
 
@@ -228,9 +228,9 @@ def test_tokenizers_in_packages_are_used_if_they_are_installed(
     monkeypatch.setattr(
         "sacrebleu.metrics.bleu._get_tokenizer", lambda name: Tokenizer if name == there else real(name)
     )
-    found = score(["a"], ["a"], language=language).signatures["bleu"]
+    actual = score(["a"], ["a"], language=language).signatures["bleu"]
     scores._tokenizer.cache_clear()
-    assert f"|tok:{there if installed else without}|" in found
+    assert f"|tok:{there if installed else without}|" in actual
     assert installed or f"there is no '{there}' (install it)" in caplog.text
 
 

@@ -60,8 +60,8 @@ def test_a_task_without_trees_refuses_an_encoding_of_them_before_data_are_read(
 )
 def test_every_task_takes_a_list_of_position_encodings(name: str, data: dict[str, str]) -> None:
     model = {"preset": "tiny", "position": ["sinusoidal", "alibi"]}
-    made = make(task(name).Settings, {"run": "run", "data": data, "model": model}, "mine.yaml")
-    assert made.model.position == "compose"
+    config = make(task(name).Settings, {"run": "run", "data": data, "model": model}, "mine.yaml")
+    assert config.model.position == "compose"
 
 
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -116,22 +116,22 @@ def test_a_task_says_which_settings_change_what_a_score_is_of(
     name: str, metric: str, test: dict[str, Any] | None, change: str, same: bool
 ) -> None:
     kind, tree = task(name).Settings, {"run": "run"} | QUESTIONS[name]
-    found = [task(name).question(make(kind, tree, "here", of), metric, test) for of in ([], [change])]
-    assert (found[0] == found[1]) == same
+    actual = [task(name).question(make(kind, tree, "here", of), metric, test) for of in ([], [change])]
+    assert (actual[0] == actual[1]) == same
 
 
 @pytest.mark.parametrize("name", ["translation", "language_modeling", "masked_lm", "causal_lm"])
 def test_losses_per_token_are_of_the_vocabulary(name: str, tmp_path: Path) -> None:
     """As of one that is trained on another text, or of the tokenizer of another checkpoint."""
-    found = []
+    actual = []
     for i, vocabulary in enumerate(["a", "a", "b"]):
         folder = tmp_path / str(i) / "vocabulary"
         folder.mkdir(parents=True)
         (folder / "tokenizer.json").write_text(vocabulary)
         seal(folder)
         settings = make(task(name).Settings, {"run": str(folder.parent)} | QUESTIONS[name], "here")
-        found.append([task(name).question(settings, metric, None) for metric in ("loss", "bleu")])
-    (one, bleu), (same, _), (other, bleu_of_other) = found
+        actual.append([task(name).question(settings, metric, None) for metric in ("loss", "bleu")])
+    (one, bleu), (same, _), (other, bleu_of_other) = actual
     assert one == same != other
     assert name != "translation" or bleu == bleu_of_other
 

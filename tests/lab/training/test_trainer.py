@@ -232,13 +232,13 @@ def test_a_named_checkpoint_stays_beside_the_best_one(tmp_path: Path) -> None:
 
 
 def test_a_causal_model_of_the_library_needs_a_loss_of_its_own(tmp_path: Path) -> None:
-    class Own(FloaterForCausalLM):
+    class Subclass(FloaterForCausalLM):
         pass
 
     config = FloaterConfig.preset("tiny", vocab_size=16)
     args = TrainingArguments(str(tmp_path), use_cpu=True)
     adapters = LoraConfig(target_modules=["query"], task_type="CAUSAL_LM")
-    for model in (FloaterForCausalLM(config), Own(config), get_peft_model(Own(config), adapters)):
+    for model in (FloaterForCausalLM(config), Subclass(config), get_peft_model(Subclass(config), adapters)):
         with pytest.raises(ValueError, match=f"labels of {type(model).__name__} are not aligned"):
             FloaterTrainer(model=model, args=args, train_dataset=[{}])
 

@@ -47,8 +47,8 @@ def test_vectors_of_bert_meet_through_the_projections_of_its_first_block() -> No
 def test_of_t5_it_is_the_bias_of_the_encoder() -> None:
     config = T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=8, num_layers=2, num_heads=2)
     model = drawn(T5Model(config))
-    (place, logits), *more = positional_logits(model, T).items()
-    assert (place, more) == ("encoder block 1", [])
+    (site, logits), *more = positional_logits(model, T).items()
+    assert (site, more) == ("encoder block 1", [])
     bias = model.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     gaps = torch.arange(T) - torch.arange(T)[:, None]  # Raffel et al. 2020: a bucket each for near ones
     expected = bias[gaps.abs() + 16 * (gaps > 0)].permute(2, 0, 1)

@@ -37,7 +37,7 @@ BART = {
 }
 
 
-def made(position: str, kind: Any = FloaterModel, **more: Any) -> Any:
+def build_model(position: str, kind: Any = FloaterModel, **more: Any) -> Any:
     torch.manual_seed(0)
     config = FloaterConfig(**SMALL | {"vocab_size": 50, "training_length": 10} | more, position=position)
     return kind(config).eval()
@@ -51,16 +51,16 @@ def plugged(model: PreTrainedModel, **options: Any) -> Any:
 
 
 def test_the_flow_passes_through_the_vectors_of_the_tokens() -> None:
-    model = made("floater")
-    found = curves(model, 20, points=41)
+    model = build_model("floater")
+    actual = curves(model, 20, points=41)
     state = model.encoder.position.prepare(Positions.arange(21))
     for name in ("query", "key", "value"):
-        curve = found[f"block 2 {name}"]
+        curve = actual[f"block 2 {name}"]
         assert curve.positions[::2].tolist() == list(range(21))
         tokens = state.vectors[1].at(1, name)[0].detach()
         assert torch.allclose(curve.values[::2], tokens, atol=1e-4)
     with pytest.raises(DataError, match="has no flow"):
-        curves(made("rotary"))
+        curves(build_model("rotary"))
 
 
 def test_the_trained_range_is_marked_where_more_is_shown() -> None:
@@ -75,9 +75,9 @@ def test_the_trained_range_is_marked_where_more_is_shown() -> None:
 
 def test_a_plugged_encoder_decoder_has_a_curve_for_each_starting_vector() -> None:
     model = plugged(BartModel(BartConfig(**BART, vocab_size=20)))
-    found = curves(model, 4, points=3)
+    actual = curves(model, 4, points=3)
     sites = {"encoder": "query key value", "decoder": "query key value cross_query", "cross": "key value"}
-    assert set(found) == {
+    assert set(actual) == {
         f"{site} block {block} {name}"
         for site, names in sites.items()
         for block in (1, 2)
@@ -87,14 +87,14 @@ def test_a_plugged_encoder_decoder_has_a_curve_for_each_starting_vector() -> Non
         (flow,) = model.floater.encoders[site].values()
         for i, name in enumerate(flow.names):
             assert name in names
-            assert torch.equal(found[f"{site} block 2 {name}"].values[0], flow.start[1, i].detach())
+            assert torch.equal(actual[f"{site} block 2 {name}"].values[0], flow.start[1, i].detach())
 
 
 def test_grouped_keys_are_named_as_other_keys_are() -> None:
     """Their flow is narrower than that of the queries; which of the two it is tells the name already."""
     config = LlamaConfig(**SMALL, num_key_value_heads=1, vocab_size=20, max_position_embeddings=24)
-    found = curves(plugged(LlamaModel(config)), 4, points=3)
-    widths = {place: curve.values.shape[1] for place, curve in found.items()}
+    actual = curves(plugged(LlamaModel(config)), 4, points=3)
+    widths = {site: curve.values.shape[1] for site, curve in actual.items()}
     assert widths == {
         f"block {block} {name}": width
         for block in (1, 2)
@@ -104,22 +104,24 @@ def test_grouped_keys_are_named_as_other_keys_are() -> None:
 
 def test_two_flows_at_one_place_are_refused() -> None:
     model = plugged(BartModel(BartConfig(**BART, vocab_size=20)))
-    of_encoder = model.floater.encoders["encoder"]
-    of_encoder["copy"] = SiteEncoder(of_encoder["16"].field, 16, blocks=[0], names=["query"])
+    encoder_flow = model.floater.encoders["encoder"]
+    encoder_flow["copy"] = SiteEncoder(encoder_flow["16"].field, 16, blocks=[0], names=["query"])
     with pytest.raises(DataError, match="two vectors at 'encoder block 1 query'"):
         curves(model, 4, points=3)
 
 
 def test_each_flow_has_its_own_scale_of_time() -> None:
     options = {"time_scale": "learned", "share": "none"}
-    model = made("floater", FloaterForConditionalGeneration, decoder_layers=2, position_options=options)
+    model = build_model(
+        "floater", FloaterForConditionalGeneration, decoder_layers=2, position_options=options
+    )
     scales = {model.encoder: (2.0, 3.0), model.decoder: (4.0, 5.0)}
     for stack, both in scales.items():
         for flow, scale in zip(stack.position.flows, both, strict=True):
             torch.nn.init.constant_(flow.log_time_scale, math.log(scale))
-    found = curves(model, 4, points=3)
-    places = [f"{stack} block {block} key" for stack in ("encoder", "decoder") for block in (1, 2)]
-    assert [found[place].unit for place in places] == pytest.approx([0.2, 0.3, 0.4, 0.5])
+    actual = curves(model, 4, points=3)
+    sites = [f"{stack} block {block} key" for stack in ("encoder", "decoder") for block in (1, 2)]
+    assert [actual[site].unit for site in sites] == pytest.approx([0.2, 0.3, 0.4, 0.5])
     assert "(time 0 to 5)" in draw(model, "flow", Options("decoder block 2 key", 10)).text
 
 
@@ -127,9 +129,9 @@ def test_each_level_of_documents_has_its_own_training_length() -> None:
     torch.manual_seed(0)
     sizes = {**SMALL, "vocab_size": 30, "num_labels": 2, "position": "floater", "word_position": "floater"}
     model = FloaterForDocuments(DocumentsConfig(**sizes, training_length=20, word_length=64)).eval()
-    found = curves(model, points=3)
-    assert found["words block 1 query"].positions[-1] == 128
-    assert found["encoder block 1 query"].positions[-1] == 40
+    actual = curves(model, points=3)
+    assert actual["words block 1 query"].positions[-1] == 128
+    assert actual["encoder block 1 query"].positions[-1] == 40
     assert "trained to 64" in draw(model, "flow", Options("words block 1 query")).text
     drawn = draw(model, "flow", Options("encoder block 1 query"))
     assert "trained to 20" in drawn.text

@@ -48,15 +48,15 @@ def test_every_kind_prints_numbers_and_writes_a_picture(
 
 def test_numbers_and_other_formats(saved: Path, tmp_path: Path) -> None:
     picture, numbers = tmp_path / "a.svg", tmp_path / "a.npz"
-    place = ["--where", "block 2 key", "--length", "9"]
+    where = ["--where", "block 2 key", "--length", "9"]
     assert (
-        main(["plot", str(saved), "vectors", *place, "--output", str(picture), "--numbers", str(numbers)])
+        main(["plot", str(saved), "vectors", *where, "--output", str(picture), "--numbers", str(numbers)])
         == 0
     )
     assert "<title>" in picture.read_text() or "dc:title" in picture.read_text()
-    found = np.load(numbers)["vectors"]
-    assert found.shape == (9, 32)
-    assert np.allclose(found, draw(str(saved), "vectors", Options("block 2 key", 9)).numbers["vectors"])
+    actual = np.load(numbers)["vectors"]
+    assert actual.shape == (9, 32)
+    assert np.allclose(actual, draw(str(saved), "vectors", Options("block 2 key", 9)).numbers["vectors"])
 
 
 def test_what_a_person_gets_wrong_is_one_line(
@@ -121,9 +121,9 @@ def test_a_saved_model_is_shown_with_the_flow_that_was_plugged_into_it(tmp_path:
     model.save_pretrained(tmp_path / "whole")
     floater.save(model, tmp_path / "flow")
     for folder in ("whole", "flow"):
-        found = draw(str(tmp_path / folder), "flow").numbers
-        assert found.keys() == expected.keys()
-        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+        actual = draw(str(tmp_path / folder), "flow").numbers
+        assert actual.keys() == expected.keys()
+        assert all(np.array_equal(actual[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize("kind", ["vectors", "probe", "flow"])
@@ -136,20 +136,20 @@ def test_models_that_read_no_text_say_so(kind: str) -> None:
 @pytest.mark.slow
 def test_every_row_of_the_catalogue_has_its_kinds() -> None:
     """Whatever a row is, it is shown or one of two errors says why not."""
-    found = {}
+    actual = {}
     for position in catalogue():
         torch.manual_seed(0)
         config = FloaterConfig(**SMALL, vocab_size=40, training_length=12, position=position)
         model = FloaterForMaskedLM(config).eval()
-        found[position] = kinds(model)
-        for kind in {"vectors", "attention", "terms"} & set(found[position]):
+        actual[position] = kinds(model)
+        for kind in {"vectors", "attention", "terms"} & set(actual[position]):
             draw(model, kind, Options(length=6))
     vectors = {"vectors", "permuted_vectors", "similarity", "smoothness"}
-    assert set(found["floater"]) == {*vectors, "attention", "terms", "flow", "probe"}
-    assert set(found["tupe_r"]) == set(found["alibi"]) == {"attention", "terms", "probe"}
+    assert set(actual["floater"]) == {*vectors, "attention", "terms", "flow", "probe"}
+    assert set(actual["tupe_r"]) == set(actual["alibi"]) == {"attention", "terms", "probe"}
     for position in ("learned", "sinusoidal", "bert_ad", "shortformer", "universal", "rnn", "frozen"):
-        assert set(found[position]) == {*vectors, "attention", "terms", "probe"}, position
-    assert found["none"] == found["rotary"] == ["terms", "probe"]
+        assert set(actual[position]) == {*vectors, "attention", "terms", "probe"}, position
+    assert actual["none"] == actual["rotary"] == ["terms", "probe"]
     flows = {
         "floater",
         "floater_relative",
@@ -157,9 +157,9 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
         "floater_grid",
         "compose",
     }  # compose holds the paper's, by default
-    assert {name for name, have in found.items() if "flow" in have} == flows
+    assert {name for name, have in actual.items() if "flow" in have} == flows
     # trees and graphs are no text
-    assert found["tree"] == found["laplacian"] == []
+    assert actual["tree"] == actual["laplacian"] == []
 
 
 def test_a_window_is_seen_where_it_ends() -> None:
@@ -171,9 +171,9 @@ def test_a_window_is_seen_where_it_ends() -> None:
 
 def test_a_trained_bert_was_trained_on_128_positions_first() -> None:
     """Figure 10 of Dufter et al. (2022) has BERT's cut-off at 128; a model made from BERT has it as well."""
-    found = draw(MINILM, "similarity").numbers["similarity"]
-    assert found.shape == (512, 512)
-    neighbours = found.diagonal(1)
+    actual = draw(MINILM, "similarity").numbers["similarity"]
+    assert actual.shape == (512, 512)
+    neighbours = actual.diagonal(1)
     assert int(neighbours[2:500].argmin()) + 2 in (126, 127)
     assert float(neighbours[2:120].mean()) > 0.8
     vectors = ["vectors", "permuted_vectors", "similarity", "smoothness"]

@@ -71,8 +71,8 @@ def test_a_model_that_chooses_is_looked_at_without_its_head(plugged: bool) -> No
     model = BertForMultipleChoice(BERT)
     if plugged:
         floater.plug(model, start="small")
-    found = ["vectors", "permuted_vectors", "similarity", "smoothness", "attention"]
-    shown = [*found, *["flow"] * plugged, "probe"]
+    actual = ["vectors", "permuted_vectors", "similarity", "smoothness", "attention"]
+    shown = [*actual, *["flow"] * plugged, "probe"]
     assert kinds(model) == shown
     assert vectors(model, "bert.embeddings.position_embeddings", 5).shape == (5, 16)
 
@@ -108,7 +108,7 @@ def test_a_model_is_left_in_the_mode_that_it_was_in() -> None:
     model = FloaterModel(config).train()
     model.encoder.blocks[0].eval()  # as one that is frozen
     before = {name: module.training for name, module in model.named_modules()}
-    found = probe(model, 4, rows=8)
+    actual = probe(model, 4, rows=8)
     logits = positional_logits(model, 4)["block 1"]
     for look in (lambda: vectors(model, length=4), lambda: curves(model, 4, 3), lambda: kinds(model)):
         look()
@@ -116,7 +116,7 @@ def test_a_model_is_left_in_the_mode_that_it_was_in() -> None:
         draw(model, "vectors", Options("nowhere"))
     assert {name: module.training for name, module in model.named_modules()} == before
     model.eval()
-    assert probe(model, 4, rows=8) == found
+    assert probe(model, 4, rows=8) == actual
     assert torch.equal(positional_logits(model, 4)["block 1"], logits)
 
 
@@ -138,5 +138,5 @@ def test_each_level_of_documents_ends_where_its_own_positions_do() -> None:
     model = FloaterForDocuments(config).eval()
     assert vectors(model, "words input").shape == (8, 16)
     assert vectors(model, "encoder input").shape == (12, 16)
-    sizes = {place: logits.shape[-1] for place, logits in positional_logits(model).items()}
+    sizes = {site: logits.shape[-1] for site, logits in positional_logits(model).items()}
     assert (sizes["words block 1"], sizes["encoder block 1"]) == (8, 12)

@@ -95,15 +95,15 @@ def test_relations_in_a_graph_are_signed_lengths_of_paths():
     relations = draw_survey("graph").numbers["graph"]
     assert relations[0].tolist() == [0, 1, 2, 1, 3]
     assert relations[1, 3] == relations[3, 1] == math.inf
-    known = relations.masked_fill(relations.isinf(), 0.0)
-    assert torch.equal(known, -known.T)
+    finite = relations.masked_fill(relations.isinf(), 0.0)
+    assert torch.equal(finite, -finite.T)
 
 
 def test_axial_embeddings_share_segments_and_places():
     vectors = draw_survey("axial").numbers["vectors"]
-    segments, places = vectors[:, :32].reshape(8, 8, 32), vectors[:, 32:].reshape(8, 8, 32)
+    segments, within = vectors[:, :32].reshape(8, 8, 32), vectors[:, 32:].reshape(8, 8, 32)
     assert torch.equal(segments, segments[:, :1].expand_as(segments))
-    assert torch.equal(places, places[:1].expand_as(places))
+    assert torch.equal(within, within[:1].expand_as(within))
 
 
 @pytest.mark.parametrize("name", FIGURES)

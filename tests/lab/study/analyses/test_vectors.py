@@ -49,7 +49,7 @@ from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, 
 SMALL = {"hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
 
 
-def made(position: str, length: int = 20, **options: object) -> FloaterModel:
+def build_model(position: str, length: int = 20, **options: object) -> FloaterModel:
     torch.manual_seed(0)
     config = FloaterConfig(
         **SMALL, vocab_size=9, position=position, position_options=options, training_length=length
@@ -59,14 +59,14 @@ def made(position: str, length: int = 20, **options: object) -> FloaterModel:
 
 def test_sinusoids_are_those_of_the_formula() -> None:
     """Vaswani et al. 2017, section 3.5; both halves of the frequencies are there, in any order."""
-    found = vectors(made("sinusoidal"), length=30)
+    actual = vectors(build_model("sinusoidal"), length=30)
     angles = torch.arange(30.0)[:, None] / 10000 ** (torch.arange(0, 16, 2) / 16)
     expected = torch.cat([angles.sin(), angles.cos()], 1)
-    assert torch.allclose(found.sort(1).values, expected.sort(1).values, atol=1e-5)
+    assert torch.allclose(actual.sort(1).values, expected.sort(1).values, atol=1e-5)
 
 
 def test_a_table_is_given_as_it_is() -> None:
-    model = made("learned")
+    model = build_model("learned")
     (table,) = (part for name, part in model.named_parameters() if "position" in name)
     assert torch.equal(vectors(model), table.detach())
     with pytest.raises(PositionError, match="ends at position 19; position 20 was requested"):
@@ -74,34 +74,34 @@ def test_a_table_is_given_as_it_is() -> None:
 
 
 def test_flows_are_found_at_every_block_and_learned_ones_come_first() -> None:
-    model = made("floater")
-    found = all_vectors(model, 12)
+    model = build_model("floater")
+    actual = all_vectors(model, 12)
     qkv = [f"block {block} {name}" for block in (1, 2) for name in ("query", "key", "value")]
-    assert list(found) == [*qkv, "input"]
+    assert list(actual) == [*qkv, "input"]
     (flow,) = (module for module in model.modules() if type(module).__name__ == "FlowEncoder")
     for block in (0, 1):
         for i, name in enumerate(("query", "key", "value")):
-            assert torch.equal(found[f"block {block + 1} {name}"][0], flow.start[block, i].detach())
-    assert torch.equal(found["input"], vectors(made("sinusoidal"), length=12))
-    added = all_vectors(made("floater", injection="add"), 12)
+            assert torch.equal(actual[f"block {block + 1} {name}"][0], flow.start[block, i].detach())
+    assert torch.equal(actual["input"], vectors(build_model("sinusoidal"), length=12))
+    added = all_vectors(build_model("floater", injection="add"), 12)
     assert list(added) == ["input", "block 2"]
 
 
 def test_an_encoder_decoder_names_its_stacks() -> None:
     config = FloaterConfig(**SMALL, decoder_layers=1, vocab_size=9, position="floater")
-    places = list(all_vectors(FloaterForConditionalGeneration(config).eval(), 5))
-    assert places[:3] == ["encoder block 1 query", "encoder block 1 key", "encoder block 1 value"]
-    assert "decoder block 1 cross_query" in places
-    assert [place for place in places if place.startswith("cross")] == [
+    sites = list(all_vectors(FloaterForConditionalGeneration(config).eval(), 5))
+    assert sites[:3] == ["encoder block 1 query", "encoder block 1 key", "encoder block 1 value"]
+    assert "decoder block 1 cross_query" in sites
+    assert [site for site in sites if site.startswith("cross")] == [
         "cross block 1 key",
         "cross block 1 value",
     ]
-    assert places[-2:] == ["encoder input", "decoder input"]
+    assert sites[-2:] == ["encoder input", "decoder input"]
 
 
 @pytest.mark.parametrize("position", ["none", "rotary", "t5", "alibi", "shaw", "transformer_xl", "huang1"])
 def test_models_that_add_no_vectors_have_none(position: str) -> None:
-    model = made(position)
+    model = build_model(position)
     assert all_vectors(model, 8) == {}
     with pytest.raises(DataError, match="FloaterModel adds no vectors of positions"):
         vectors(model)
@@ -109,13 +109,13 @@ def test_models_that_add_no_vectors_have_none(position: str) -> None:
 
 def test_what_depends_on_the_token_is_no_vector_of_a_position() -> None:
     """rnn draws its vectors from positions alone; rnn_transformer reads the tokens."""
-    assert "input" in all_vectors(made("rnn"), 8)
-    assert all_vectors(made("rnn_transformer"), 8) == {}
+    assert "input" in all_vectors(build_model("rnn"), 8)
+    assert all_vectors(build_model("rnn_transformer"), 8) == {}
 
 
 def test_a_place_that_is_not_there_is_told_from_those_that_are() -> None:
     with pytest.raises(DataError, match="no vectors at 'block 2'; it has them at: input"):
-        vectors(made("learned"), "block 2")
+        vectors(build_model("learned"), "block 2")
 
 
 def hugging_face(kind: str) -> tuple[PreTrainedModel, str, int]:
@@ -158,13 +158,13 @@ def hugging_face(kind: str) -> tuple[PreTrainedModel, str, int]:
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "gpt2", "opt", "bart", "marian"])
 def test_tables_of_hugging_face_begin_at_position_0(kind: str) -> None:
-    model, place, first = hugging_face(kind)
-    table = model.eval().get_submodule(place)
+    model, site, first = hugging_face(kind)
+    table = model.eval().get_submodule(site)
     assert isinstance(table, nn.Embedding)
-    found = all_vectors(model)
-    assert torch.equal(found[place], table.weight[first:].detach())
+    actual = all_vectors(model)
+    assert torch.equal(actual[site], table.weight[first:].detach())
     assert vectors(model, length=5).shape == (5, 16)
-    assert (list(found) == [place]) == (not model.config.is_encoder_decoder)
+    assert (list(actual) == [site]) == (not model.config.is_encoder_decoder)
 
 
 def test_vectors_that_a_module_computes_are_those_that_it_gives() -> None:
@@ -173,11 +173,11 @@ def test_vectors_that_a_module_computes_are_those_that_it_gives() -> None:
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     model = M2M100Model(M2M100Config(d_model=16, vocab_size=11, max_position_embeddings=24, **sizes, **heads))
-    found = all_vectors(model, 9)
-    assert list(found) == ["encoder.embed_positions", "decoder.embed_positions"]
+    actual = all_vectors(model, 9)
+    assert list(actual) == ["encoder.embed_positions", "decoder.embed_positions"]
     angles = torch.arange(2.0, 11.0)[:, None] * torch.exp(-torch.arange(8) * math.log(10000) / 7)
     expected = torch.cat([angles.sin(), angles.cos()], 1)
-    for rows in found.values():
+    for rows in actual.values():
         assert torch.allclose(rows, expected, atol=1e-5)
     assert len(vectors(model)) == 24
 
@@ -206,13 +206,13 @@ def test_the_flow_of_a_plugged_model_comes_before_the_table_of_its_host(baked: b
     expected = flows(torch.arange(6)[None]).at(1, "key")[0].detach()
     if baked:
         floater.bake(model, 7)
-    found = all_vectors(model)
-    assert list(found) == [
+    actual = all_vectors(model)
+    assert list(actual) == [
         *(f"block {block} {name}" for block in (1, 2) for name in ("query", "key", "value")),
         "roberta.embeddings.position_embeddings",
     ]
-    assert torch.allclose(found["block 2 key"][:6], expected, atol=1e-5)
-    assert len(found["block 2 key"]) == (7 if baked else 24)
+    assert torch.allclose(actual["block 2 key"][:6], expected, atol=1e-5)
+    assert len(actual["block 2 key"]) == (7 if baked else 24)
 
 
 def test_a_plugged_model_without_a_table_shows_its_flow() -> None:
@@ -220,8 +220,8 @@ def test_a_plugged_model_without_a_table_shows_its_flow() -> None:
     config = T5Config(d_model=16, d_kv=8, d_ff=8, num_layers=1, num_heads=2, vocab_size=11)
     model = T5ForConditionalGeneration(config).eval()
     floater.plug(model, start="small")
-    places = list(all_vectors(model, 5))
-    assert (places[0], len(places)) == ("encoder block 1 query", 9)
+    sites = list(all_vectors(model, 5))
+    assert (sites[0], len(sites)) == ("encoder block 1 query", 9)
     image = ViTModel(ViTConfig(**SMALL, image_size=8, patch_size=4)).eval()
     floater.plug(image, start="small")
     assert list(all_vectors(image, 5))[:2] == ["block 1 query", "block 1 key"]
@@ -237,7 +237,7 @@ def test_a_flow_that_was_not_trained_yet_is_no_vector() -> None:
 def test_one_position_tells_nothing() -> None:
     for position in ("learned", "floater", "t5"):
         with pytest.raises(DataError, match="length is 1; there must be at least 2 positions"):
-            vectors(made(position), length=1)
+            vectors(build_model(position), length=1)
 
 
 def test_hugging_face_models_without_a_table_have_no_vectors() -> None:
@@ -247,39 +247,39 @@ def test_hugging_face_models_without_a_table_have_no_vectors() -> None:
 
 
 def test_similarity_is_the_cosine() -> None:
-    given = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
-    expected = torch.nn.functional.cosine_similarity(given[:, None], given[None], dim=-1)
-    assert torch.allclose(similarity(given), expected, atol=1e-6)
+    data = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    expected = torch.nn.functional.cosine_similarity(data[:, None], data[None], dim=-1)
+    assert torch.allclose(similarity(data), expected, atol=1e-6)
     # sums of cosines of differences of positions: nothing but the distance counts
-    waves = similarity(vectors(made("sinusoidal"), length=40))
+    waves = similarity(vectors(build_model("sinusoidal"), length=40))
     for gap in (1, 5, 20):
         assert torch.allclose(waves.diagonal(gap), waves[0, gap].expand(40 - gap), atol=1e-5)
-    given[3] = 0
-    assert similarity(given).isnan().sum() == 13
+    data[3] = 0
+    assert similarity(data).isnan().sum() == 13
 
 
 def test_a_circle_is_smooth_and_drawn_vectors_are_not() -> None:
     angles = torch.arange(200) * 2 * math.pi / 200
     circle = 3 * torch.stack([angles.cos(), angles.sin()], 1)
-    found = smoothness(circle)
-    assert torch.allclose(found.norm, torch.tensor(3.0))
+    actual = smoothness(circle)
+    assert torch.allclose(actual.norm, torch.tensor(3.0))
     chord = 2 * 3 * math.sin(math.pi / 200)
-    assert torch.allclose(found.step, torch.tensor(chord), rtol=1e-4)
+    assert torch.allclose(actual.step, torch.tensor(chord), rtol=1e-4)
     drawn = smoothness(torch.randn(500, 256, generator=torch.Generator().manual_seed(0)))
     # independent directions: the mean square step is twice the mean square norm, within 1 %
     assert drawn.roughness == pytest.approx(1, abs=0.01)
-    assert found.roughness < 0.05
+    assert actual.roughness < 0.05
 
 
 def test_pictures_show_the_numbers_the_right_way_round() -> None:
     _, (left, right) = panels(2)
-    given = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    heat_map(left, given, title="a")
+    data = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    heat_map(left, data, title="a")
     (image,) = left.images
-    assert torch.allclose(torch.as_tensor(image.get_array().filled()), given.T)
+    assert torch.allclose(torch.as_tensor(image.get_array().filled()), data.T)
     low, high = image.get_clim()
     assert low == -high
-    similarity_map(right, similarity(given), title="b")
+    similarity_map(right, similarity(data), title="b")
     assert right.images[0].get_clim() == (-1, 1)
     assert (left.get_xlabel(), left.get_ylabel()) == ("position", "dimension")
     lightness = image.cmap(range(256))[:, :3] @ [0.2126, 0.7152, 0.0722]

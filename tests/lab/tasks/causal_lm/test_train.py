@@ -59,7 +59,7 @@ WORDS = ["<pad>", "<unk>", *"0123456789", *(f"w{i}" for i in range(30))]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of 16 tokens, its tokenizer of words, and text of a fixed order."""
-    made = tmp_path_factory.mktemp("causal")
+    directory = tmp_path_factory.mktemp("causal")
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>")
@@ -69,18 +69,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         num_attention_heads=4, max_position_embeddings=16, pad_token_id=0, bos_token_id=None,
         eos_token_id=None, initializer_range=0.2,
     )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(made / "llama")
+    LlamaForCausalLM(config).save_pretrained(directory / "llama")
     half = {"partial_rotary_factor": 0.5, "rope_theta": 10000.0, "rope_type": "default"}
     sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     same = {name: getattr(config, name) for name in (*sizes, "max_position_embeddings", "initializer_range")}
     GPTNeoXForCausalLM(
         GPTNeoXConfig(**same, rope_parameters=half, pad_token_id=0, bos_token_id=None, eos_token_id=None)
-    ).save_pretrained(made / "gpt_neox")
+    ).save_pretrained(directory / "gpt_neox")
     for name in ("llama", "gpt_neox"):
-        fast.save_pretrained(made / name)
+        fast.save_pretrained(directory / name)
     lines = [" ".join(f"w{(i * step) % 30}" for i in range(12)) for step in range(1, 25)]
-    (made / "text.txt").write_text("\n".join(lines), encoding="utf-8")
-    return made
+    (directory / "text.txt").write_text("\n".join(lines), encoding="utf-8")
+    return directory
 
 
 def write_config(folder: Path, name: str, **parts: Any) -> Path:
@@ -233,10 +233,10 @@ def test_random_positions_keep_a_row_together(folder: Path) -> None:
     assert torch.equal(batch["position_ids"], again["position_ids"])
     assert bool((batch["position_ids"].diff() > 1).any())
     model = trainer.model.eval()
-    given = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-    changed = given | {"input_ids": given["input_ids"].clone()}
+    arguments = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+    changed = arguments | {"input_ids": arguments["input_ids"].clone()}
     changed["input_ids"][:, 0] = 5
-    last = [model(**inputs).logits[:, -1] for inputs in (given, changed)]
+    last = [model(**inputs).logits[:, -1] for inputs in (arguments, changed)]
     assert (last[0] - last[1]).abs().amax(-1).min() > 1e-5
 
 
@@ -285,14 +285,14 @@ def test_losses_are_those_of_the_logits(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder / "llama"))
     rows = rows_of(tokenizer, [["w1 w2 w3 w4 w5"], ["w6 w7"], ["w8"]], 4)
     assert rows.lengths == [4, 2]  # of one token nothing is predicted
-    found = rows_score(model, rows, functools.partial(causal_batch, tokenizer=tokenizer), 100, later=True)
+    actual = rows_score(model, rows, functools.partial(causal_batch, tokenizer=tokenizer), 100, later=True)
     for number, row in enumerate(rows):
-        nats = found.losses.nats[found.losses.rows == number]
+        nats = actual.losses.nats[actual.losses.rows == number]
         ids = torch.from_numpy(row["input_ids"]).long()
         whole = model(ids[None]).logits[0].log_softmax(-1)
         expected = [-whole[i, ids[i + 1]].item() for i in range(len(ids) - 1)]
         np.testing.assert_allclose(nats, expected, rtol=1e-5)
-    assert [part.tokens for part in ranges(found.losses, None, [2, 4], 4)] == [2, 2]
+    assert [part.tokens for part in ranges(actual.losses, None, [2, 4], 4)] == [2, 2]
 
 
 def test_rows_end_where_documents_do(folder: Path) -> None:
@@ -328,8 +328,8 @@ def test_hidden_numbers(folder: Path) -> None:
 
     model: Any = Oracle()
     for model.right, expected in ((True, 1.0), (False, 0.0)):
-        found = passkeys(model, tokenizer, 80, 3, 2, 200)
-        assert found == [expected] * 3
+        actual = passkeys(model, tokenizer, 80, 3, 2, 200)
+        assert actual == [expected] * 3
 
 
 def test_evaluation_by_position_and_by_hidden_numbers(
@@ -421,9 +421,9 @@ def test_a_task_without_random_positions_says_so() -> None:
 
 
 def test_the_command_that_extends(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(*given: str) -> tuple[int, str, str]:
+    def run(*inputs: str) -> tuple[int, str, str]:
         capsys.readouterr()
-        code = main(["extend", str(folder / "llama"), *given])
+        code = main(["extend", str(folder / "llama"), *inputs])
         said = capsys.readouterr()
         return code, said.out, said.err
 

@@ -32,9 +32,9 @@ ROOT = Path(__file__).parents[4]
 CONFIGS = sorted((ROOT / "configs" / "documents").glob("*.yaml"))
 
 
-def model(**given: Any) -> FloaterForDocuments:
+def model(**options: Any) -> FloaterForDocuments:
     torch.manual_seed(0)
-    config = DocumentsConfig(vocab_size=30, num_labels=2, dropout=0.0, training_length=8, **SIZES, **given)
+    config = DocumentsConfig(vocab_size=30, num_labels=2, dropout=0.0, training_length=8, **SIZES, **options)
     built = FloaterForDocuments(config).eval()
     for flow in getattr(built.encoder.position, "flows", ()):
         torch.nn.init.normal_(flow.start)
@@ -61,43 +61,43 @@ def test_a_sentence_stands_as_far_after_the_one_before_as_that_one_is_long() -> 
 @pytest.mark.parametrize("position_source", ["length", "index"])
 @torch.no_grad()
 def test_documents_are_read_alone_and_padding_changes_nothing(position_source: str) -> None:
-    made = model(position_source=position_source, sentence_length=2.5)
-    together = made(BATCH["words"], BATCH["sentences"]).logits
+    built = model(position_source=position_source, sentence_length=2.5)
+    together = built(BATCH["words"], BATCH["sentences"]).logits
     alone = [
-        made(BATCH["words"][:3, :4], torch.tensor([[0, 1, 2]])).logits,
-        made(BATCH["words"][3:], torch.tensor([[0, 1]])).logits,
+        built(BATCH["words"][:3, :4], torch.tensor([[0, 1, 2]])).logits,
+        built(BATCH["words"][3:], torch.tensor([[0, 1]])).logits,
     ]
     torch.testing.assert_close(together, torch.cat(alone))
 
 
 @torch.no_grad()
 def test_a_sentence_vector_is_the_mean_over_its_words_encoded_alone() -> None:
-    made = model()
-    vectors = made.sentence_vectors(BATCH["words"])
+    built = model()
+    vectors = built.sentence_vectors(BATCH["words"])
     for row, vector in zip(BATCH["words"], vectors, strict=True):
         ids = row[row > 0]
-        torch.testing.assert_close(made.sentence_vectors(ids[None])[0], vector)
+        torch.testing.assert_close(built.sentence_vectors(ids[None])[0], vector)
 
 
 @torch.no_grad()
 def test_lengths_matter_to_the_clock_of_lengths_only() -> None:
     """The same sentence vectors, but the first sentence one word longer: only positions can tell."""
     for position_source, same in (("length", False), ("index", True)):
-        made = model(position_source=position_source)
-        made.words.forward = lambda x, positions: torch.ones_like(x)  # type: ignore[method-assign]
-        made.encoder.norm = torch.nn.Identity()
+        built = model(position_source=position_source)
+        built.words.forward = lambda x, positions: torch.ones_like(x)  # type: ignore[method-assign]
+        built.encoder.norm = torch.nn.Identity()
         short, long = ([[5] * n, [6], [7, 8]] for n in (2, 5))
         logits = [
-            made(batch["words"], batch["sentences"]).logits
+            built(batch["words"], batch["sentences"]).logits
             for batch in (collate([{"sentences": s, "label": 0}]) for s in (short, long))
         ]
         assert torch.allclose(*logits, atol=1e-6) == same
 
 
 def test_every_parameter_learns() -> None:
-    made = model(position_source="length", position="floater")
-    made(**BATCH).loss.backward()
-    for name, parameter in made.named_parameters():
+    built = model(position_source="length", position="floater")
+    built(**BATCH).loss.backward()
+    for name, parameter in built.named_parameters():
         assert parameter.grad is not None, name
         assert bool(parameter.grad.any()), name
 
@@ -105,15 +105,15 @@ def test_every_parameter_learns() -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory of 60 documents, and its zip: good ones say "fine", bad ones "dull"."""
-    made, draw = tmp_path_factory.mktemp("documents"), random.Random(0)
+    built, draw = tmp_path_factory.mktemp("documents"), random.Random(0)
     for i in range(60):
         label, telling = (("good", "fine"), ("bad", "dull"))[i % 2]
-        (made / "films" / label).mkdir(parents=True, exist_ok=True)
+        (built / "films" / label).mkdir(parents=True, exist_ok=True)
         lines = [" ".join(draw.choices(["a", "b", "c", "d", "e"], k=draw.randint(1, 9))) for _ in range(4)]
         lines[draw.randrange(4)] += f" {telling}"
-        (made / "films" / label / f"{i}.txt").write_text("\n".join(lines) + "\n\n")
-    shutil.make_archive(str(made / "films"), "zip", made, "films")
-    return made
+        (built / "films" / label / f"{i}.txt").write_text("\n".join(lines) + "\n\n")
+    shutil.make_archive(str(built / "films"), "zip", built, "films")
+    return built
 
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
@@ -164,9 +164,9 @@ def test_a_damaged_archive_is_named(tmp_path: Path, folder: Path) -> None:
     """Whatever byte is wrong: it is refused in a line, or, where no text is hit, read."""
     whole = (folder / "films.zip").read_bytes()
     refused = 0
-    for place in range(0, len(whole), len(whole) // 40):
+    for cut in range(0, len(whole), len(whole) // 40):
         broken = bytearray(whole)
-        broken[place] ^= 0xFF
+        broken[cut] ^= 0xFF
         (tmp_path / "films.zip").write_bytes(broken)
         try:
             read_documents(tmp_path / "films.zip")
@@ -221,7 +221,7 @@ def test_training_on_the_command_line_tells_good_films(
 ) -> None:
     assert main(["train", str(write_config(folder))]) == 0
     run, labels = folder / "run", folder / "labels.txt"
-    found = json.loads((run / "result.json").read_text())
+    actual = json.loads((run / "result.json").read_text())
     capsys.readouterr()
     source = ["--source", str(folder / "films.zip")]
     assert main(["evaluate", str(run), *source, "--part", "test", "--output", str(labels)]) == 0
@@ -231,20 +231,20 @@ def test_training_on_the_command_line_tells_good_films(
     assert list(score.lines) == labels.read_text().split()
     assert 5 < len(score.lines) < 20
     assert score.scores["accuracy"] > 80
-    assert found["accuracy"] > 80
+    assert actual["accuracy"] > 80
     assert score.score("accuracy") == pytest.approx(score.scores["accuracy"], abs=0.005)
     losses = {METRICS[name].label: score.score(name) for name in score.metrics if "loss" in name}
     assert losses == {"loss (nats/document)": pytest.approx(score.scores["loss"], abs=5e-5)}
-    made, vocabulary, _ = TASK.load(run, "cpu")
+    built, vocabulary, _ = TASK.load(run, "cpu")
     assert vocabulary.tags == ["bad", "good"]
-    assert made.config.id2label == {0: "bad", 1: "good"}
+    assert built.config.id2label == {0: "bad", 1: "good"}
     examples = encode(read_documents(folder / "films"), vocabulary, 6)
-    assert 3 < made.config.sentence_length < 6
+    assert 3 < built.config.sentence_length < 6
     right = 0
     for example in examples.rows:
         batch = collate([example])
         with torch.no_grad():
-            right += int(made(batch["words"], batch["sentences"]).logits.argmax()) == example["label"]
+            right += int(built(batch["words"], batch["sentences"]).logits.argmax()) == example["label"]
     assert evaluate(run, folder / "films").statistics["accuracy"][:, 0].sum() == right
 
 
@@ -318,9 +318,9 @@ def test_what_can_serve_no_document_is_refused_before_data_are_read(
 
 @pytest.mark.parametrize("position_source", ["index", "length"])
 def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position_source: str) -> None:
-    made = load(DocumentsSettings, write_config(tmp_path, model={"position_source": position_source}))
+    built = load(DocumentsSettings, write_config(tmp_path, model={"position_source": position_source}))
     before = torch.get_rng_state()
-    check(made)
+    check(built)
     assert torch.equal(torch.get_rng_state(), before)
 
 

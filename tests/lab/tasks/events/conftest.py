@@ -12,10 +12,10 @@ from .small import clocks, settings, waves, write_csv
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with clocks.csv and waves.csv."""
-    made = tmp_path_factory.mktemp("events")
-    write_csv(made / "clocks.csv", clocks(150, seed=0), "type")
-    write_csv(made / "waves.csv", waves(120, seed=0), "x", "y")
-    return made
+    directory = tmp_path_factory.mktemp("events")
+    write_csv(directory / "clocks.csv", clocks(150, seed=0), "type")
+    write_csv(directory / "waves.csv", waves(120, seed=0), "x", "y")
+    return directory
 
 
 @pytest.fixture(scope="session")

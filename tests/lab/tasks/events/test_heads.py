@@ -69,8 +69,8 @@ def test_equal_hazards_are_the_exponential_distribution():
 def test_far_gaps_have_finite_gradients(kind, gap):
     torch.manual_seed(0)
     raw = torch.randn(1, 9 if kind == "lognormal" else 4, requires_grad=True)
-    made = LogNormalMixture(raw, 0.3, 1.7) if kind == "lognormal" else PiecewiseHazard(raw, EDGES)
-    made.log_prob(torch.tensor([gap])).sum().backward()
+    head = LogNormalMixture(raw, 0.3, 1.7) if kind == "lognormal" else PiecewiseHazard(raw, EDGES)
+    head.log_prob(torch.tensor([gap])).sum().backward()
     assert bool(raw.grad.isfinite().all())
     assert bool(raw.grad.any())
 
@@ -80,6 +80,6 @@ def test_a_clock_that_ticks_evenly_has_a_finite_likelihood():
     sequence = EventSequence("a", 7.0 * np.arange(50), ("x",) * 50, none, none > 0)
     settings = EventsSettings(run="", data=Data(train="", columns=Columns()))
     mean, std = configured(settings, [sequence]).log_gap
-    made = LogNormalMixture(torch.zeros(2, 6), mean, std)
-    assert bool((made.log_prob(torch.tensor([7.0, 7.001])) > -10).all())
-    assert float(made.log_prob(torch.tensor([14.0, 14.0]))[0]) > -1e4
+    head = LogNormalMixture(torch.zeros(2, 6), mean, std)
+    assert bool((head.log_prob(torch.tensor([7.0, 7.001])) > -10).all())
+    assert float(head.log_prob(torch.tensor([14.0, 14.0]))[0]) > -1e4

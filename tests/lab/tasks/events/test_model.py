@@ -9,21 +9,23 @@ SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "
 STAMP = 1_325_476_708.0  # unix seconds, January 2012
 
 
-def build(kind, **given):
+def build(kind, **options):
     torch.manual_seed(0)
-    config = EventsConfig(**SIZES, training_length=32, dropout=0.0, **given)
+    config = EventsConfig(**SIZES, training_length=32, dropout=0.0, **options)
     model = kind(config).eval()
     for flow in getattr(model.encoder.position, "flows", ()):
         torch.nn.init.normal_(flow.start)  # what starts small would hide a mistake
     return model
 
 
-def events(**given):
-    return build(FloaterForEvents, types=["a", "b", "c"], log_gap=[0.5, 1.0], time_per_position=1.5, **given)
+def events(**options):
+    return build(
+        FloaterForEvents, types=["a", "b", "c"], log_gap=[0.5, 1.0], time_per_position=1.5, **options
+    )
 
 
-def series(**given):
-    return build(FloaterForSeries, features=["x", "y"], goal="interpolate", **given)
+def series(**options):
+    return build(FloaterForSeries, features=["x", "y"], goal="interpolate", **options)
 
 
 TYPES = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 1, 0, 0]])
@@ -38,10 +40,10 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("given", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @torch.no_grad()
-def test_the_likelihood_of_an_event_is_that_of_what_comes_before_it(given):
-    model = events(**given)
+def test_the_likelihood_of_an_event_is_that_of_what_comes_before_it(options):
+    model = events(**options)
     whole = model(TYPES, TIMES)
     for i in range(1, 5):
         torch.testing.assert_close(model(TYPES[:, :i], TIMES[:, :i]).nll, whole.nll[:, :i])
@@ -52,22 +54,22 @@ def test_the_likelihood_of_an_event_is_that_of_what_comes_before_it(given):
     assert not bool((other.nll[:, 4] == whole.nll[:, 4]).any())
 
 
-@pytest.mark.parametrize("given", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @torch.no_grad()
-def test_the_parts_of_the_likelihood_are_the_heads(given):
-    model = events(**given)
+def test_the_parts_of_the_likelihood_are_the_heads(options):
+    model = events(**options)
     out = model(TYPES, TIMES)
     gaps = TIMES.diff().float()
-    of_types = out.type_logits[:, :-1].log_softmax(-1).gather(-1, TYPES[:, 1:, None])[..., 0]
+    type_log_probs = out.type_logits[:, :-1].log_softmax(-1).gather(-1, TYPES[:, 1:, None])[..., 0]
     torch.testing.assert_close(out.nll_gap[:, 1:], -model.gaps(out.raw[:, :-1]).log_prob(gaps))
-    torch.testing.assert_close(out.nll[:, 1:], out.nll_gap[:, 1:] - of_types)
+    torch.testing.assert_close(out.nll[:, 1:], out.nll_gap[:, 1:] - type_log_probs)
     assert not out.nll[:, 0].any()
 
 
-@pytest.mark.parametrize("given", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 @torch.no_grad()
-def test_padding_and_the_origin_of_time_change_nothing(given):
-    model = events(**given)
+def test_padding_and_the_origin_of_time_change_nothing(options):
+    model = events(**options)
     whole = model(TYPES, TIMES).nll
     # stamps are multiples of 2^-22 s, the times of this test of 2^-2
     torch.testing.assert_close(model(TYPES, TIMES + STAMP).nll, whole)
@@ -99,9 +101,9 @@ def test_events_at_one_time_need_a_resolution():
         events(position="floater")(TYPES[:1, :3], times)
     model = events(position="floater", resolution=0.25)
     apart = torch.tensor([[0.0, 1.0, 1.25]], dtype=torch.float64)
-    found, other = (model(TYPES[:1, :3], at).nll for at in (times, apart))
-    assert bool(found.isfinite().all())
-    torch.testing.assert_close(found, other)  # the third is judged at the least gap, and its time not read
+    actual, other = (model(TYPES[:1, :3], at).nll for at in (times, apart))
+    assert bool(actual.isfinite().all())
+    torch.testing.assert_close(actual, other)  # the third is judged at the least gap, and its time not read
 
 
 def test_every_parameter_learns_through_the_reading():
@@ -124,8 +126,8 @@ def test_a_read_out_of_a_set_of_events_does_not_depend_on_their_order(position):
     model = series(position=position)
     whole = model(VALUES, AT, SHOWN).mean
     for order in ([0, 2, 1, 3, 4, 5], [5, 3, 1, 0, 4, 2]):
-        found = model(VALUES[:, order], AT[:, order], SHOWN[:, order]).mean
-        torch.testing.assert_close(found, whole[:, order], rtol=1e-4, atol=1e-5)
+        actual = model(VALUES[:, order], AT[:, order], SHOWN[:, order]).mean
+        torch.testing.assert_close(actual, whole[:, order], rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

@@ -29,16 +29,16 @@ CONFIGS = sorted((ROOT / "configs" / "events").glob("*.yaml"))
 
 
 def result(run: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((run / "result.json").read_text())
-    return found
+    actual: dict[str, float] = json.loads((run / "result.json").read_text())
+    return actual
 
 
 def test_equal_values_have_no_spread_of_rounding(tmp_path: Path) -> None:
     rows = [(name, time, x, 0.1) for name, time, x, _ in waves(10, seed=0)]
     data = VALUES | {"train": str(write_csv(tmp_path / "equal.csv", rows, "x", "y"))}
-    made = settings(tmp_path, data=data, model={"goal": "interpolate"})
-    sequences = read_sequences(made.data.train, made.data.columns)
-    varied, equal = configured(made, sequences).scales
+    config = settings(tmp_path, data=data, model={"goal": "interpolate"})
+    sequences = read_sequences(config.data.train, config.data.columns)
+    varied, equal = configured(config, sequences).scales
     assert varied == pytest.approx(0.7, abs=0.05)  # of a sine
     assert equal == 1.0
 
@@ -66,13 +66,15 @@ def test_the_result_is_that_of_one_event_at_a_time(trained: Path, folder: Path) 
             error += float((gaps.median() - gap).abs())
             right += int(chances.argmax()) == types[i]
             count += 1
-    found = evaluate(trained, source)
+    actual = evaluate(trained, source)
     assert count == len(rows) - 8
-    assert str(found).endswith(f"({count} events)")
-    assert found.scores["nll"] == pytest.approx(nats / count, rel=2e-4)
-    assert found.scores["mae"] == pytest.approx(error / count, rel=2e-4)
-    assert found.scores["accuracy"] == pytest.approx(100 * right / count, abs=1e-4)
-    assert found.scores["nll"] == pytest.approx(found.scores["nll_time"] + found.scores["nll_type"], abs=2e-4)
+    assert str(actual).endswith(f"({count} events)")
+    assert actual.scores["nll"] == pytest.approx(nats / count, rel=2e-4)
+    assert actual.scores["mae"] == pytest.approx(error / count, rel=2e-4)
+    assert actual.scores["accuracy"] == pytest.approx(100 * right / count, abs=1e-4)
+    assert actual.scores["nll"] == pytest.approx(
+        actual.scores["nll_time"] + actual.scores["nll_type"], abs=2e-4
+    )
 
 
 def test_a_longer_window_lets_events_be_told_from_more_of_those_before(trained: Path, folder: Path) -> None:
@@ -134,9 +136,9 @@ def test_what_can_serve_no_sequence_is_refused_before_data_are_read(
     "data", [{}, {"time_per_position": 1e-6}, {"unit": 86400.0, "resolution": 2.0}, VALUES]
 )
 def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, data: dict[str, Any]) -> None:
-    made = settings(tmp_path, data=data, model={"goal": "interpolate"} if data is VALUES else {})
+    config = settings(tmp_path, data=data, model={"goal": "interpolate"} if data is VALUES else {})
     before = torch.get_rng_state()
-    check(made)
+    check(config)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -254,11 +256,11 @@ def test_no_part_that_a_run_is_tested_on_was_trained_on(folder: Path) -> None:
     """Nor where validation has data of its own, and so no share."""
     write_csv(folder / "held.csv", clocks(5, seed=9), "type")
     for data in ({}, {"valid": str(folder / "held.csv")}):
-        made = settings(folder, "parts", data={"test_share": 0.3, **data})
-        asked = made.data
+        config = settings(folder, "parts", data={"test_share": 0.3, **data})
+        asked = config.data
         every = read_sequences(asked.train, asked.columns)
         parts = {part: {each.id for each in asked.part(every, part)} for part in ("train", "test")}
-        trained = {each.id for each in TASK.read(made).train}
+        trained = {each.id for each in TASK.read(config).train}
         assert trained == parts["train"]
         assert parts["test"]
         assert not trained & parts["test"]
@@ -290,11 +292,11 @@ def test_milliseconds_since_1970_are_trained_on_as_those_since_the_first_event(
         first.setdefault(name, time)
     scores = []
     for offset in (0, 1_700_000_000_000):
-        place = tmp_path / str(offset)
-        place.mkdir()
+        directory = tmp_path / str(offset)
+        directory.mkdir()
         shifted = [(name, time - first[name] + offset, kind) for name, time, kind in rows]
-        write_csv(place / "clocks.csv", shifted, "type")
-        run = TASK.train(settings(place, training={"max_steps": 4}))
+        write_csv(directory / "clocks.csv", shifted, "type")
+        run = TASK.train(settings(directory, training={"max_steps": 4}))
         scores.append(json.loads((run / "result.json").read_text())["nll"])
     assert scores[0] == scores[1]
 

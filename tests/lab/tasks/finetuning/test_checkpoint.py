@@ -45,8 +45,8 @@ HEADS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def started(folder: str, head: str, tokenizer: Any, plug: Plug | None = None, **config: Any) -> Any:
-    auto, own = HEADS[head]
-    return start(Checkpoint(folder, config), plug or Plug(), auto, tokenizer, **own)
+    auto, ours = HEADS[head]
+    return start(Checkpoint(folder, config), plug or Plug(), auto, tokenizer, **ours)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> None:
 FIRST, SECOND = ["the film was good", "it"], ["it is not bad, it is good", "rome"]
 
 
-def made(folder: Path, bert: Path, family: str) -> Path:
+def write_model(folder: Path, bert: Path, family: str) -> Path:
     """A checkpoint without a head, of random weights, with the tokenizer of the tests' BERT."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(family, vocab_size=100, initializer_range=0.2, **FAMILIES[family])
@@ -72,7 +72,7 @@ def test_families_under_heads(
     tmp_path: Path, bert: Path, family: str, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A new flow changes nothing; a trained one does, and is there again when the model is loaded."""
-    path = made(tmp_path / "checkpoint", bert, family)
+    path = write_model(tmp_path / "checkpoint", bert, family)
     tokenizer = load_tokenizer(str(path))
     if family in ("gpt2", "roberta", "distilbert"):
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
@@ -97,8 +97,8 @@ def test_families_under_heads(
         read=lambda folder: load_tokenizer(str(folder)),
     )
     again.model_input_names = tokenizer.model_input_names
-    found = predict(loaded, features, again)
-    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(changed, found, strict=True))
+    actual = predict(loaded, features, again)
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(changed, actual, strict=True))
 
 
 def test_a_checkpoint_without_its_body_is_refused(tmp_path: Path, bert: Path) -> None:
@@ -143,9 +143,9 @@ def test_a_head_for_other_labels_is_new_or_said(
         caplog.clear()
         told = {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
         auto = AutoModelForSequenceClassification
-        found = start(Checkpoint(str(tmp_path)), Plug(), auto, tokenizer, **told)
-        assert isinstance(found, BertForSequenceClassification)
-        return found, caplog.text
+        actual = start(Checkpoint(str(tmp_path)), Plug(), auto, tokenizer, **told)
+        assert isinstance(actual, BertForSequenceClassification)
+        return actual, caplog.text
 
     two, said = with_labels("entailment", "not_entailment")
     assert two.classifier.weight.shape[0] == 2

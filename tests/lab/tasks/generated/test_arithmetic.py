@@ -45,8 +45,8 @@ def test_sums_and_polynomials_are_what_python_evaluates(length: int, modulus: in
     assert question.count("+") + 1 == counted == length
     question, answer, counted, _ = poly(length, modulus, np.random.default_rng(seed))
     head, text = " ".join(question).split(" in ")
-    name, place = head.split(" = ")
-    assert answer == [str(eval(text, {name: int(place)}) % modulus)]
+    name, degree = head.split(" = ")
+    assert answer == [str(eval(text, {name: int(degree)}) % modulus)]
     assert text.count("x") == counted == length
 
 
@@ -60,14 +60,14 @@ def test_parity_is_that_of_the_ones(length: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "values"),
+    ("degree", "values"),
     [(0, range(-2, 3)), (1, range(-3, 4)), (2, range(4))],
     ids=["x", "coefficients", "degrees"],
 )
-def test_polynomials_have_the_ranges_of_the_paper(place: int, values: range) -> None:
+def test_polynomials_have_the_ranges_of_the_paper(degree: int, values: range) -> None:
     """Each value within five standard deviations of its share."""
     random = np.random.default_rng(0)
-    found = Counter(poly(1, 10, random).question[(2, 4, 8)[place]] for _ in range(4000))
-    assert set(found) == set(map(str, values))
+    actual = Counter(poly(1, 10, random).question[(2, 4, 8)[degree]] for _ in range(4000))
+    assert set(actual) == set(map(str, values))
     share = 1 / len(values)
-    assert all(abs(n - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5 for n in found.values())
+    assert all(abs(n - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5 for n in actual.values())

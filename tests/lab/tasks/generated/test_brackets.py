@@ -49,17 +49,17 @@ def test_kinds_cross_where_they_may() -> None:
 def test_all_prefixes_with_as_many_open_brackets_come_evenly() -> None:
     """Of six steps up and down, those that never go below 0: nine end at 2 and five at 4."""
     random = np.random.default_rng(0)
-    found: Counter[tuple[bool, ...]] = Counter()
+    actual: Counter[tuple[bool, ...]] = Counter()
     for _ in range(7000):
-        found[tuple(token in OPEN for token in dyck(6, True, random).question)] += 1
+        actual[tuple(token in OPEN for token in dyck(6, True, random).question)] += 1
     paths = [
         path
         for path in itertools.product((True, False), repeat=6)
         if min(itertools.accumulate(2 * up - 1 for up in path)) >= 0 and sum(path) in (4, 5)
     ]
-    assert set(found) == set(paths)
+    assert set(actual) == set(paths)
     for opens in (4, 5):
-        counts = [found[path] for path in paths if sum(path) == opens]
+        counts = [actual[path] for path in paths if sum(path) == opens]
         share = 1 / len(counts)
         assert abs(sum(counts) - 3500) < 5 * (7000 / 4) ** 0.5
         assert all(abs(n - 3500 * share) < 5 * (3500 * share) ** 0.5 for n in counts)

@@ -49,12 +49,12 @@ def test_the_answer_follows_from_the_clauses(length: int, more: int, permute: bo
 def test_names_values_and_the_asked_variable_come_evenly(permute: bool) -> None:
     random = np.random.default_rng(0)
     drawn = [lego(5, 8, permute, random) for _ in range(4000)]
-    places = Counter(depths[asked] for _, depths, asked in (solved(one.question) for one in drawn))
-    assert set(places) == {3, 4}
-    for count in (*places.values(), sum(one.answer == ["+1"] for one in drawn)):
+    order = Counter(depths[asked] for _, depths, asked in (solved(one.question) for one in drawn))
+    assert set(order) == {3, 4}
+    for count in (*order.values(), sum(one.answer == ["+1"] for one in drawn)):
         assert abs(count - 2000) < 5 * 1000**0.5
     first = Counter(one.question[0] for one in drawn)
     assert len(first) == 8
     assert all(abs(count - 500) < 5 * 438**0.5 for count in first.values())
-    in_order = sum(places == sorted(places) for places in map(clauses, drawn))
+    in_order = sum(order == sorted(order) for order in map(clauses, drawn))
     assert in_order == 4000 if not permute else abs(in_order - 4000 / 120) < 5 * (4000 / 120) ** 0.5

@@ -16,8 +16,8 @@ NAMES = {"lego": 64, "recall": 64}  # those of the longest test all differ
 
 
 def data(problem: str, **changes: object) -> Data:
-    given = {"lengths": LENGTHS, "symbols": NAMES.get(problem, 4), "digits": 3, **changes}
-    return Data(problem, **given)  # type: ignore[arg-type]
+    options = {"lengths": LENGTHS, "symbols": NAMES.get(problem, 4), "digits": 3, **changes}
+    return Data(problem, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -54,22 +54,22 @@ def test_draws_follow_from_the_seed_and_fit(problem: str) -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_row_is_longer_than_said_and_some_are_as_long(problem: str) -> None:
-    made = data(problem, least_first=False)
-    tokenizer = vocabulary(made)
+    dataset = data(problem, least_first=False)
+    tokenizer = vocabulary(dataset)
     drawn = (
-        generate(made, "train", 3000, (8, 8))
+        generate(dataset, "train", 3000, (8, 8))
         if problem != "listops"
-        else generate(made, "train", 500, (8, 8))
+        else generate(dataset, "train", 500, (8, 8))
     )
-    longest = max(encode(drawn, tokenizer, made.classifies).lengths)
-    assert longest == made.tokens(8)
+    longest = max(encode(drawn, tokenizer, dataset.classifies).lengths)
+    assert longest == dataset.tokens(8)
 
 
 @given(st.sampled_from([name for name, each in PROBLEMS.items() if not each.classes]), st.integers(0, 1000))
 def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> None:
-    made = data(problem, seed=seed)
-    tokenizer = vocabulary(made)
-    (drawn,) = generate(made, "train", 1, LENGTHS)
+    dataset = data(problem, seed=seed)
+    tokenizer = vocabulary(dataset)
+    (drawn,) = generate(dataset, "train", 1, LENGTHS)
     row = encode([drawn], tokenizer, False)[0]
     said = ["<s>", *drawn.question, "=", *drawn.answer, "</s>"]
     assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == said
@@ -81,15 +81,15 @@ def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> 
 
 
 def test_batches_are_padded_on_the_right_and_classes_are_not() -> None:
-    made = data("copy")
-    examples = encode(generate(made, "train", 3, LENGTHS), vocabulary(made), False)
+    dataset = data("copy")
+    examples = encode(generate(dataset, "train", 3, LENGTHS), vocabulary(dataset), False)
     batch = collate([examples[i] for i in range(3)])
     assert batch["attention_mask"].sum(1).tolist() == examples.lengths
     assert (batch["input_ids"] == 0).equal(batch["attention_mask"] == 0)
     assert bool((batch["labels"][batch["attention_mask"] == 0] == -100).all())
-    made = data("listops")
-    drawn = generate(made, "train", 3, LENGTHS)
-    examples = encode(drawn, vocabulary(made), True)
+    dataset = data("listops")
+    drawn = generate(dataset, "train", 3, LENGTHS)
+    examples = encode(drawn, vocabulary(dataset), True)
     batch = collate([examples[i] for i in range(3)])
     assert batch["labels"].tolist() == [int(one.answer[0]) for one in drawn]
     assert batch["input_ids"][:, 0].tolist() == [1, 1, 1]

@@ -21,9 +21,9 @@ def value(text: str) -> int:
         "total": lambda *x: sum(x) % 10,
     }
     code = " ".join(names.get(token, f"{token},") for token in text.split())
-    (found,) = eval(code if code.endswith(",") else f"{code},", {"__builtins__": {}}, functions)
-    assert isinstance(found, int)
-    return found
+    (actual,) = eval(code if code.endswith(",") else f"{code},", {"__builtins__": {}}, functions)
+    assert isinstance(actual, int)
+    return actual
 
 
 def depth(tokens: list[str]) -> int:

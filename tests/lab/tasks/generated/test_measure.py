@@ -25,16 +25,16 @@ def test_it_has_the_scores_of_evaluate_in_each_bin(tmp_path: Path, problem: str)
     data = {"problem": problem, "lengths": [3, 5] if problem == "reverse" else [4, 8]}
     run = train(settings(tmp_path, data=data))
     edges = (6, 12, 24) if problem == "reverse" else (9, 17, 33)
-    found = measure(run, edges)
+    actual = measure(run, edges)
     rows = [line.split() for line in str(evaluate(run, bins=edges)).splitlines()[1:-1]]
     assert len(rows) == 4
     for name, examples, exact, tokens in rows:
         low, high = map(int, name.split("-"))
-        chosen = (found.lengths >= low) & (found.lengths <= high)
+        chosen = (actual.lengths >= low) & (actual.lengths <= high)
         assert chosen.sum() == int(examples)
-        scores = [found.score(metric, chosen) for metric in ("exact", "tokens")]
+        scores = [actual.score(metric, chosen) for metric in ("exact", "tokens")]
         assert scores == pytest.approx([float(exact), float(tokens)], abs=0.006)  # rounded there
-    assert found.position_tokens.sum() == found.statistics["loss"][:, 1].sum()
+    assert actual.position_tokens.sum() == actual.statistics["loss"][:, 1].sum()
 
 
 def test_a_loss_that_is_not_a_number_is_not_reported_as_zero() -> None:
@@ -42,19 +42,19 @@ def test_a_loss_that_is_not_a_number_is_not_reported_as_zero() -> None:
     tokenizer = vocabulary(data)
     model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=len(tokenizer)))
     torch.nn.init.constant_(model.lm_head.weight, torch.nan)
-    found = score(model, encode(generate(data, "test", 3, (1, 4)), tokenizer, classifies=False)).scores
-    assert math.isnan(found["loss"])
-    assert found["exact"] == 0.0
+    actual = score(model, encode(generate(data, "test", 3, (1, 4)), tokenizer, classifies=False)).scores
+    assert math.isnan(actual["loss"])
+    assert actual["exact"] == 0.0
 
 
 def test_bins_that_are_refused_have_no_scores_and_a_note(tmp_path: Path) -> None:
     run = train(settings(tmp_path, model={"position": "learned", "max_length": 30}))
-    found = measure(run, (6, 12, 24))
-    reached = found.lengths < 12
-    assert found.score("exact", reached) is not None
-    assert found.score("exact", found.lengths >= 24) is None
-    assert found.score("exact") is None
-    assert any(note.startswith("lengths 24 to 40 are refused: ") for note in found.notes)
+    actual = measure(run, (6, 12, 24))
+    reached = actual.lengths < 12
+    assert actual.score("exact", reached) is not None
+    assert actual.score("exact", actual.lengths >= 24) is None
+    assert actual.score("exact") is None
+    assert any(note.startswith("lengths 24 to 40 are refused: ") for note in actual.notes)
 
 
 def test_bins_where_the_flow_misses_its_tolerance_are_refused_too(
@@ -69,8 +69,8 @@ def test_bins_where_the_flow_misses_its_tolerance_are_refused_too(
 
     monkeypatch.setattr("floater.flow.encoder.solve", short)
     edges = (6, 12, 24)
-    found = measure(run, edges)
-    assert found.score("exact", found.lengths < 6) is not None
-    assert found.score("exact", found.lengths >= 24) is None
-    assert any("24 to 40 are refused: collocation missed its tolerance" in note for note in found.notes)
+    actual = measure(run, edges)
+    assert actual.score("exact", actual.lengths < 6) is not None
+    assert actual.score("exact", actual.lengths >= 24) is None
+    assert any("24 to 40 are refused: collocation missed its tolerance" in note for note in actual.notes)
     assert "collocation missed" in str(evaluate(run, bins=edges)).splitlines()[-2]

@@ -29,21 +29,21 @@ def test_each_key_is_asked_once_for_its_own_value(length: int, more: int, slots:
 def test_queries_come_by_the_power_law_of_zoology() -> None:
     """Of one key and seven places: probabilities i^(a - 1) with a = 0.01; each within five deviations."""
     random = np.random.default_rng(0)
-    found = Counter((recall(1, 5, 7, random).asked or [])[0] // 2 for _ in range(4000))
+    actual = Counter((recall(1, 5, 7, random).asked or [])[0] // 2 for _ in range(4000))
     weights = [0.01 * i ** (0.01 - 1) for i in range(1, 8)]
-    for place, weight in enumerate(weights):
+    for slot, weight in enumerate(weights):
         share = weight / sum(weights)
-        assert abs(found[place] - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5
+        assert abs(actual[slot] - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5
 
 
 @given(st.integers(1, 8), st.integers(0, 50), st.integers(2, 9), seeds)
 def test_the_number_is_the_only_thing_in_the_filler(digits: int, rest: int, words: int, seed: int) -> None:
     question, answer, length, _ = passkey(rest + digits + 1, words, digits, np.random.default_rng(seed))
     assert len(question) == length
-    place = question.index("key")
-    assert question[place + 1 : place + 1 + digits] == answer
+    slot = question.index("key")
+    assert question[slot + 1 : slot + 1 + digits] == answer
     assert all(token.isdigit() for token in answer)
-    for part in (question[:place], question[place + 1 + digits :]):
+    for part in (question[:slot], question[slot + 1 + digits :]):
         assert part == [f"w{i % words}" for i in range(len(part))]
 
 
@@ -51,6 +51,6 @@ def test_the_number_is_the_only_thing_in_the_filler(digits: int, rest: int, word
 def test_depths_and_digits_come_evenly(digit: int) -> None:
     random = np.random.default_rng(digit)
     drawn = [passkey(15, 20, 5, random) for _ in range(5000)]
-    for found in (Counter(d.question.index("key") for d in drawn), Counter(d.answer[digit] for d in drawn)):
-        assert len(found) == 10
-        assert all(abs(count - 500) < 5 * 450**0.5 for count in found.values())
+    for actual in (Counter(d.question.index("key") for d in drawn), Counter(d.answer[digit] for d in drawn)):
+        assert len(actual) == 10
+        assert all(abs(count - 500) < 5 * 450**0.5 for count in actual.values())

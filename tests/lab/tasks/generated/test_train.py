@@ -27,9 +27,9 @@ TASK = task("generated")
 train, evaluate, check_test = TASK.train, TASK.evaluate, TASK.check_test
 
 
-def bins(found: object) -> list[tuple[int, int]]:
+def bins(actual: object) -> list[tuple[int, int]]:
     """The bins of a report; those that were refused, too."""
-    names = [line.split()[0] for line in str(found).splitlines()[1:-1]]
+    names = [line.split()[0] for line in str(actual).splitlines()[1:-1]]
     return [(int(name.split("-")[0]), int(name.split("-")[1])) for name in names]
 
 
@@ -53,16 +53,16 @@ def expressions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def sums(found: Measurement) -> dict[str, list[float]]:
-    return {name: rows.sum(0).tolist() for name, rows in found.statistics.items()}
+def sums(actual: Measurement) -> dict[str, list[float]]:
+    return {name: rows.sum(0).tolist() for name, rows in actual.statistics.items()}
 
 
 def test_exact_match_is_what_greedy_decoding_says_alone(trained: Path) -> None:
     """The score reads the right answer as it goes; here the model says all of it by itself."""
-    model, tokenizer, made = TASK.load(trained, "cpu")
+    model, tokenizer, config = TASK.load(trained, "cpu")
     exact, all_exact = [], []
     for lengths in ((2, 2), (3, 4)):
-        drawn = generate(made.data, "test", 15, lengths)
+        drawn = generate(config.data, "test", 15, lengths)
         for question, answer, *_ in drawn:
             ids = tokenizer.convert_tokens_to_ids(["<s>", *question, "="])
             said = model.generate(torch.tensor([ids]), max_new_tokens=len(answer) + 1, do_sample=False)
@@ -74,62 +74,60 @@ def test_exact_match_is_what_greedy_decoding_says_alone(trained: Path) -> None:
 
 
 def test_tokens_are_counted_one_by_one(trained: Path) -> None:
-    model, tokenizer, made = TASK.load(trained, "cpu")
-    drawn = generate(made.data, "test", 6, (2, 4))
+    model, tokenizer, config = TASK.load(trained, "cpu")
+    drawn = generate(config.data, "test", 6, (2, 4))
     right, nats, exact = 0, 0.0, 0
     for question, answer, *_ in drawn:
         row = tokenizer.convert_tokens_to_ids(["<s>", *question, "=", *answer, "</s>"])
         with torch.no_grad():
             p = model(torch.tensor([row])).logits[0].softmax(-1)
-        places = range(len(question) + 2, len(row))
-        good = [int(p[place - 1].argmax()) == row[place] for place in places]
+        slots = range(len(question) + 2, len(row))
+        good = [int(p[slot - 1].argmax()) == row[slot] for slot in slots]
         right, exact = right + sum(good), exact + all(good)
-        nats -= sum(float(p[place - 1, row[place]].log()) for place in places)
-    found = sums(score(model, encode(drawn, tokenizer, False), max_tokens=1))
+        nats -= sum(float(p[slot - 1, row[slot]].log()) for slot in slots)
+    actual = sums(score(model, encode(drawn, tokenizer, False), max_tokens=1))
     tokens = sum(len(one.answer) + 1 for one in drawn)
-    assert (found["tokens"], found["exact"]) == ([right, tokens], [exact, 6])
-    assert found["loss"] == pytest.approx([nats, tokens], rel=1e-4)
+    assert (actual["tokens"], actual["exact"]) == ([right, tokens], [exact, 6])
+    assert actual["loss"] == pytest.approx([nats, tokens], rel=1e-4)
 
 
 def test_listops_is_scored_by_its_class(expressions: Path) -> None:
-    model, tokenizer, made = TASK.load(expressions, "cpu")
-    drawn = generate(made.data, "test", 10, (4, 30))
+    model, tokenizer, loaded = TASK.load(expressions, "cpu")
+    drawn = generate(loaded.data, "test", 10, (4, 30))
     examples = encode(drawn, tokenizer, True)
     right = 0
     for i, one in enumerate(drawn):
         batch = collate([examples[i]])
         with torch.no_grad():
             right += int(model(batch["input_ids"]).logits[0].argmax()) == int(one.answer[0])
-    found = sums(score(model, examples))
-    assert found["exact"] == found["tokens"] == [right, 10]
+    actual = sums(score(model, examples))
+    assert actual["exact"] == actual["tokens"] == [right, 10]
     assert model.config.num_labels == 10
 
 
 def test_recall_is_scored_at_its_values_alone(tmp_path: Path) -> None:
     data = {"problem": "recall", "lengths": [2, 3], "longest": 6, "symbols": 6, "slots": 2}
-    model, tokenizer, made = TASK.load(train(settings(tmp_path, data=data)), "cpu")
-    drawn = generate(made.data, "test", 8, (4, 6))
+    model, tokenizer, config = TASK.load(train(settings(tmp_path, data=data)), "cpu")
+    drawn = generate(config.data, "test", 8, (4, 6))
     right = exact = 0
     for question, answer, *_ in drawn:
         row = tokenizer.convert_tokens_to_ids(["<s>", *question, "=", *answer, "</s>"])
         with torch.no_grad():
             first = model(torch.tensor([row])).logits[0].argmax(-1).tolist()
         pairs = {(a, b) for a, b in zip(question[::2], question[1::2], strict=True)}
-        places = [
-            len(question) + 2 + i for i in range(0, len(answer), 2) if tuple(answer[i : i + 2]) in pairs
-        ]
-        good = [first[place] == row[place + 1] for place in places]
+        slots = [len(question) + 2 + i for i in range(0, len(answer), 2) if tuple(answer[i : i + 2]) in pairs]
+        good = [first[slot] == row[slot + 1] for slot in slots]
         right, exact = right + sum(good), exact + all(good)
-    found = sums(score(model, encode(drawn, tokenizer, False)))
-    assert found["tokens"] == [right, sum(one.length for one in drawn)]
-    assert found["exact"] == [exact, 8]
+    actual = sums(score(model, encode(drawn, tokenizer, False)))
+    assert actual["tokens"] == [right, sum(one.length for one in drawn)]
+    assert actual["exact"] == [exact, 8]
 
 
 def test_a_test_has_a_bin_for_what_was_trained_on_and_longer_ones(trained: Path, expressions: Path) -> None:
-    found = evaluate(trained)
-    assert bins(found) == [(2, 2), (3, 4)]
-    assert str(found) == str(evaluate(trained))
-    assert [int((found.lengths == 2).sum()), len(found.lengths)] == [15, 30]
+    actual = evaluate(trained)
+    assert bins(actual) == [(2, 2), (3, 4)]
+    assert str(actual) == str(evaluate(trained))
+    assert [int((actual.lengths == 2).sum()), len(actual.lengths)] == [15, 30]
     assert bins(evaluate(trained, bins=(3, 4))) == [(2, 2), (3, 3), (4, 4)]
     assert bins(evaluate(expressions)) == [(4, 12), (13, 24), (25, 30)]
 

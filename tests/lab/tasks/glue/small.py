@@ -11,8 +11,8 @@ from helpers import write_run_config
 
 def write_cola(folder: Path) -> None:
     """Acceptable is what has the word good in it."""
-    place = folder / "CoLA"
-    place.mkdir()
+    target = folder / "CoLA"
+    target.mkdir()
     draw = random.Random(0)
     for name, count in (("train", 160), ("dev", 40)):
         lines = []
@@ -23,8 +23,8 @@ def write_cola(folder: Path) -> None:
             ]
             words.insert(draw.randrange(len(words)), "good" if label else "bad")
             lines.append(f"src{i}\t{int(label)}\t{'' if label else '*'}\t{' '.join(words)}\n")
-        (place / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
-    (place / "test.tsv").write_text("index\tsentence\n7\tit was good\n3\tit was bad\n", encoding="utf-8")
+        (target / f"{name}.tsv").write_text("".join(lines), encoding="utf-8")
+    (target / "test.tsv").write_text("index\tsentence\n7\tit was good\n3\tit was bad\n", encoding="utf-8")
 
 
 def write_config(folder: Path, checkpoint: Path, name: str = "run", **parts: Any) -> Path:

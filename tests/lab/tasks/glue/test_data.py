@@ -23,38 +23,38 @@ def written(folder: Path, text: str | bytes, name: str = "x.tsv") -> Path:
 
 def test_a_mark_and_quotes_are_read_as_they_stand(tmp_path: Path) -> None:
     text = b"\xef\xbb\xbf" + MRPC.encode() + b'1\t1\t2\t"The pie\tHe said "so" .\r\n0\t1\t2\ta\tb\n\n'
-    found = read_examples(written(tmp_path, text), TASKS["MRPC"])
-    assert found.texts == (['"The pie', "a"], ['He said "so" .', "b"])
-    assert found.labels == [1, 0]
-    assert found.indices == ["0", "1"]
+    actual = read_examples(written(tmp_path, text), TASKS["MRPC"])
+    assert actual.texts == (['"The pie', "a"], ['He said "so" .', "b"])
+    assert actual.labels == [1, 0]
+    assert actual.indices == ["0", "1"]
 
 
 def test_scores_come_with_seven_nine_or_ten_fields(tmp_path: Path) -> None:
-    own = read_examples(
+    local = read_examples(
         written(tmp_path, "g\tf\ty\t1\t5.000\ta\tb\ng\tf\ty\t2\t0.4\tc\td\tsource\tsource\n"), TASKS["STS-B"]
     )
-    assert own.texts == (["a", "c"], ["b", "d"])
-    assert own.labels == [5.0, 0.4]
+    assert local.texts == (["a", "c"], ["b", "d"])
+    assert local.labels == [5.0, 0.4]
     official = read_examples(written(tmp_path, STS + "9\tg\tf\ty\t1\ts\ts\ta\tb\t3.25\n"), TASKS["STS-B"])
     assert (official.texts, official.labels, official.indices) == ((["a"], ["b"]), [3.25], ["9"])
 
 
 def test_columns_are_found_by_their_names(tmp_path: Path) -> None:
     head = "index\tpromptID\tgenre\tsentence1\tsentence2\tlabel1\tgold_label\n"
-    found = read_examples(written(tmp_path, head + "4\t1\tg\ta\tb\tneutral\tcontradiction\n"), TASKS["MNLI"])
-    assert (found.texts, found.labels, found.indices) == ((["a"], ["b"]), [2], ["4"])
+    actual = read_examples(written(tmp_path, head + "4\t1\tg\ta\tb\tneutral\tcontradiction\n"), TASKS["MNLI"])
+    assert (actual.texts, actual.labels, actual.indices) == ((["a"], ["b"]), [2], ["4"])
 
 
 def test_a_test_set_has_no_labels(tmp_path: Path) -> None:
-    found = read_examples(written(tmp_path, "index\tsentence\n5\tHim left.\n"), TASKS["CoLA"])
-    assert (found.texts, found.labels, found.indices) == ((["Him left."],), None, ["5"])
+    actual = read_examples(written(tmp_path, "index\tsentence\n5\tHim left.\n"), TASKS["CoLA"])
+    assert (actual.texts, actual.labels, actual.indices) == ((["Him left."],), None, ["5"])
 
 
 def test_only_the_broken_lines_of_qqp_are_left_out(tmp_path: Path) -> None:
     head = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     text = head + "1\t1\t2\ta\tb\t1\n2\t1\t2\tbroken\n3\t1\t2\tc\td\t0\n"
-    found = read_examples(written(tmp_path, text), TASKS["QQP"])
-    assert (found.labels, found.left_out, found.indices) == ([1, 0], 1, ["1", "3"])
+    actual = read_examples(written(tmp_path, text), TASKS["QQP"])
+    assert (actual.labels, actual.left_out, actual.indices) == ([1, 0], 1, ["1", "3"])
     with pytest.raises(DataError, match=r"line 3: 4 fields between tabs"):  # each line wants a prediction
         read_examples(written(tmp_path, text), TASKS["QQP"], labelled=False)
 
@@ -93,13 +93,13 @@ def test_what_is_wrong_is_named_with_file_and_line(
 
 
 def test_a_folder_is_of_all_tasks_or_of_one(tmp_path: Path) -> None:
-    place = tmp_path / "glue" / "STS-B"
-    place.mkdir(parents=True)
-    file = written(place, "", "sts-dev.csv")
+    folder = tmp_path / "glue" / "STS-B"
+    folder.mkdir(parents=True)
+    file = written(folder, "", "sts-dev.csv")
     assert find_file(str(tmp_path / "glue"), TASKS["STS-B"], "dev") == file
-    assert find_file(str(place), TASKS["STS-B"], "dev") == file
+    assert find_file(str(folder), TASKS["STS-B"], "dev") == file
     with pytest.raises(DataError, match=r"there is no train.tsv of STS-B; the folder holds sts-dev.csv"):
-        find_file(str(place), TASKS["STS-B"], "train")
+        find_file(str(folder), TASKS["STS-B"], "train")
     with pytest.raises(DataError, match=r"no such directory; did you mean .*glue"):
         find_file(str(tmp_path / "gleu"), TASKS["STS-B"], "train")
 
@@ -107,27 +107,29 @@ def test_a_folder_is_of_all_tasks_or_of_one(tmp_path: Path) -> None:
 def test_a_dataset_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layout of nyu-mll/glue: splits by their own names, labels as numbers, -1 in a test set."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    place = tmp_path / "glue"
-    (place / "mrpc").mkdir(parents=True)
+    folder = tmp_path / "glue"
+    (folder / "mrpc").mkdir(parents=True)
     for split, labels in (("validation", [1, 0]), ("test", [-1, -1]), ("train", [0, 2])):
         rows = [{"sentence1": "a", "sentence2": "b", "label": y, "idx": i + 5} for i, y in enumerate(labels)]
-        (place / "mrpc" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "mrpc" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     files = "".join(
         f"  - split: {split}\n    path: mrpc/{split}.jsonl\n" for split in ("train", "validation", "test")
     )
-    (place / "README.md").write_text(f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n")
-    found = read_dataset(str(place), "dev", TASKS["MRPC"])
-    assert (found.texts, found.labels, found.indices) == ((["a", "a"], ["b", "b"]), [1, 0], ["5", "6"])
-    assert read_dataset(str(place), "test", TASKS["MRPC"]).labels is None
+    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}---\n")
+    actual = read_dataset(str(folder), "dev", TASKS["MRPC"])
+    assert (actual.texts, actual.labels, actual.indices) == ((["a", "a"], ["b", "b"]), [1, 0], ["5", "6"])
+    assert read_dataset(str(folder), "test", TASKS["MRPC"]).labels is None
     with pytest.raises(DataError, match="row 1: label 2 is not from 0 to 1"):
-        read_dataset(str(place), "train", TASKS["MRPC"])
-    (place / "mnli.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": 2, "idx": 0}\n')
+        read_dataset(str(folder), "train", TASKS["MRPC"])
+    (folder / "mnli.jsonl").write_text('{"premise": "a", "hypothesis": "b", "label": 2, "idx": 0}\n')
     more = "- config_name: mnli\n  data_files:\n  - split: validation_matched\n    path: mnli.jsonl\n"
-    (place / "README.md").write_text(f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}{more}---\n")
-    found = read_dataset(str(place), "dev_matched", TASKS["MNLI"])
-    assert (found.texts, found.labels) == ((["a"], ["b"]), [2])
+    (folder / "README.md").write_text(
+        f"---\nconfigs:\n- config_name: mrpc\n  data_files:\n{files}{more}---\n"
+    )
+    actual = read_dataset(str(folder), "dev_matched", TASKS["MNLI"])
+    assert (actual.texts, actual.labels) == ((["a"], ["b"]), [2])
     with pytest.raises(DataError, match="cola, train cannot be loaded"):
-        read_dataset(str(place), "train", TASKS["CoLA"])
+        read_dataset(str(folder), "train", TASKS["CoLA"])
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data are not here")
@@ -161,6 +163,6 @@ def test_labels_of_a_test_set_may_be_anything(tmp_path: Path) -> None:
 @pytest.mark.parametrize("label", [True, 0.5, "1", None])
 def test_a_label_of_the_hub_is_a_number_of_a_class(monkeypatch: pytest.MonkeyPatch, label: object) -> None:
     rows = datasets.Dataset.from_list([{"sentence1": "a", "sentence2": "b", "label": label}])
-    monkeypatch.setattr(datasets, "load_dataset", lambda *given, **more: rows)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *arguments, **more: rows)
     with pytest.raises(DataError, match=rf"row 0: label {label!r} is not from 0 to 1"):
         read_dataset("here", "train", TASKS["MRPC"])

@@ -16,7 +16,7 @@ DRAW = np.random.default_rng(0)
 def test_metrics_of_labels_are_those_of_scikit_learn(task) -> None:
     classes = len(task.labels)
     outputs, gold = DRAW.normal(size=(200, classes)), DRAW.integers(classes, size=200)
-    found = measure(list(outputs), gold.tolist(), task)
+    actual = measure(list(outputs), gold.tolist(), task)
     said = outputs.argmax(-1)
     expected = {
         "accuracy": metrics.accuracy_score(gold, said),
@@ -24,15 +24,15 @@ def test_metrics_of_labels_are_those_of_scikit_learn(task) -> None:
         "matthews": metrics.matthews_corrcoef(gold, said),
     }
     loss = -log_softmax(outputs, axis=-1)[np.arange(200), gold].mean()
-    assert found == {"loss": round(loss, 4)} | {n: round(100 * expected[n], 2) for n in task.metrics}
+    assert actual == {"loss": round(loss, 4)} | {n: round(100 * expected[n], 2) for n in task.metrics}
 
 
 def test_correlations_are_those_of_scipy() -> None:
     outputs, gold = DRAW.normal(size=(100, 1)), DRAW.uniform(0, 5, size=100)
-    found = measure(list(outputs), gold.tolist(), TASKS["STS-B"])
-    assert found["pearson"] == pytest.approx(100 * stats.pearsonr(outputs[:, 0], gold)[0], abs=0.01)
-    assert found["spearman"] == pytest.approx(100 * stats.spearmanr(outputs[:, 0], gold)[0], abs=0.01)
-    assert found["loss"] == pytest.approx(np.mean((outputs[:, 0] - gold / 5) ** 2), abs=1e-4)
+    actual = measure(list(outputs), gold.tolist(), TASKS["STS-B"])
+    assert actual["pearson"] == pytest.approx(100 * stats.pearsonr(outputs[:, 0], gold)[0], abs=0.01)
+    assert actual["spearman"] == pytest.approx(100 * stats.spearmanr(outputs[:, 0], gold)[0], abs=0.01)
+    assert actual["loss"] == pytest.approx(np.mean((outputs[:, 0] - gold / 5) ** 2), abs=1e-4)
 
 
 def test_the_first_metric_is_that_of_the_papers_table() -> None:

@@ -32,9 +32,9 @@ LEARN = {"max_steps": 60, "eval_steps": 30, "save_steps": 30}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("glue")
-    write_cola(made)
-    return made
+    directory = tmp_path_factory.mktemp("glue")
+    write_cola(directory)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def test_a_plugged_checkpoint_learns_what_is_acceptable(learned: Path, folder: P
     result = json.loads((learned / "result.json").read_text())
     assert result["matthews"] > 90
     assert result["steps"] == 60
-    found = evaluate(learned, str(folder / "CoLA" / "dev.tsv"))
-    assert found.scores == {name: result[name] for name in ("loss", "matthews")}
+    actual = evaluate(learned, str(folder / "CoLA" / "dev.tsv"))
+    assert actual.scores == {name: result[name] for name in ("loss", "matthews")}
     gold = read_examples(folder / "CoLA" / "dev.tsv", TASKS["CoLA"]).labels
-    said = [int(line.split("\t")[1]) for line in found.lines[1:]]
+    said = [int(line.split("\t")[1]) for line in actual.lines[1:]]
     assert sum(a == b for a, b in zip(said, gold, strict=True)) >= 38
 
 
@@ -190,11 +190,11 @@ def test_the_best_validation_is_that_of_roberta_or_of_the_metric() -> None:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """CoLA with sentences of one word to train, and one of 70 words to validate."""
-    made = tmp_path_factory.mktemp("long")
-    (made / "CoLA").mkdir()
-    (made / "CoLA" / "train.tsv").write_text("a\t1\t\tgood\nb\t0\t\tbad\n")
-    (made / "CoLA" / "dev.tsv").write_text(f"a\t1\t\t{'good ' * 70}\nb\t0\t\tbad\n")
-    return made
+    folder = tmp_path_factory.mktemp("long")
+    (folder / "CoLA").mkdir()
+    (folder / "CoLA" / "train.tsv").write_text("a\t1\t\tgood\nb\t0\t\tbad\n")
+    (folder / "CoLA" / "dev.tsv").write_text(f"a\t1\t\t{'good ' * 70}\nb\t0\t\tbad\n")
+    return folder
 
 
 ONCE = {"max_steps": 1, "eval_steps": 1, "save_steps": 1}

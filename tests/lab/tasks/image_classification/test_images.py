@@ -53,16 +53,16 @@ def test_digits_are_learned_and_read_at_other_resolutions(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert json.loads((trained / "result.json").read_text())["accuracy"] > 30  # 10 by chance
-    found = {
+    actual = {
         (size, coordinates): TASK.evaluate(trained, "digits", size=size, coordinates=coordinates)
         for size in (8, 16)
         for coordinates in ("scaled", "counted")
     }
-    assert found[8, "scaled"].lines == found[8, "counted"].lines
-    assert found[16, "scaled"].lines != found[16, "counted"].lines
-    assert found[16, "scaled"].lengths.tolist() == [64] * 397
+    assert actual[8, "scaled"].lines == actual[8, "counted"].lines
+    assert actual[16, "scaled"].lines != actual[16, "counted"].lines
+    assert actual[16, "scaled"].lengths.tolist() == [64] * 397
     assert main(["evaluate", str(trained), "--source", "digits", "--size", "16"]) == 0
-    assert capsys.readouterr().out.strip() == str(found[16, "scaled"])
+    assert capsys.readouterr().out.strip() == str(actual[16, "scaled"])
 
 
 def test_a_folder_of_images_is_read_as_the_digits_are(trained: Path, tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_a_folder_of_images_is_read_as_the_digits_are(trained: Path, tmp_path: P
         (tmp_path / image.label).mkdir(exist_ok=True)
         pixels = (image.pixels[0].numpy() * 255).round().astype(np.uint8)
         Pillow.fromarray(pixels).save(tmp_path / image.label / f"{index}.png")
-    found = read_images(tmp_path, "test", 1)
+    actual = read_images(tmp_path, "test", 1)
     paths = sorted(tmp_path.glob("*/*"))
-    for path, image in zip(paths, found, strict=True):
+    for path, image in zip(paths, actual, strict=True):
         assert image.label == images[int(path.stem)].label
         torch.testing.assert_close(image.pixels, images[int(path.stem)].pixels, rtol=0, atol=0.51 / 255)
     assert TASK.evaluate(trained, tmp_path).lengths.tolist() == [16] * 20
@@ -82,7 +82,7 @@ def test_a_folder_of_images_is_read_as_the_digits_are(trained: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "message"),
+    ("source", "inputs", "message"),
     [
         ("nowhere", {}, "nowhere: there is no such folder"),
         ("empty", {}, "empty holds no image in a folder of a class"),
@@ -92,13 +92,13 @@ def test_a_folder_of_images_is_read_as_the_digits_are(trained: Path, tmp_path: P
     ],
 )
 def test_what_cannot_be_read_is_refused(
-    trained: Path, tmp_path: Path, source: str, given: dict[str, Any], message: str
+    trained: Path, tmp_path: Path, source: str, inputs: dict[str, Any], message: str
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "a").mkdir(parents=True)
     (tmp_path / "broken" / "a" / "1.png").write_text("no image")
     with pytest.raises(DataError, match=message):
-        TASK.evaluate(trained, source if source == "digits" else tmp_path / source, **given)
+        TASK.evaluate(trained, source if source == "digits" else tmp_path / source, **inputs)
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_tables_that_are_too_small_are_refused_before_the_training(tmp_path: Pat
 def test_patches_are_read_row_by_row() -> None:
     config = ImageConfig.preset("tiny", image_size=4, patch_size=2, num_channels=3, position="none")
     model, seen = FloaterForImageClassification(config).eval(), []
-    model.patches.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model.patches.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
     pixels = torch.randn(2, 3, 4, 6)
     model(pixels)
     for row in range(2):

@@ -35,16 +35,16 @@ def source(run: Path) -> str:
 
 def losses(run: Path, source: str, start: Callable[[int], int]) -> list[tuple[int, float]]:
     """Return the context and the loss of each token of the text, read alone after those from `start` on."""
-    model, tokenizer, made = load_run(run, "cpu")
-    (document,) = encode_documents(tokenizer, read_documents(source, made.data.documents))
+    model, tokenizer, config = load_run(run, "cpu")
+    (document,) = encode_documents(tokenizer, read_documents(source, config.data.documents))
     ids = torch.tensor(np.concatenate([[begin_id(tokenizer)], *document]))
     model.train(False)
-    found = []
+    actual = []
     with torch.no_grad():
         for at in range(1, len(ids)):
             logits = model(ids[None, start(at) : at], use_cache=False).logits[0, -1]
-            found.append((at - start(at), -float(logits.log_softmax(-1)[ids[at]])))
-    return found
+            actual.append((at - start(at), -float(logits.log_softmax(-1)[ids[at]])))
+    return actual
 
 
 def slid(length: int, window: int, stride: int) -> Callable[[int], int]:
@@ -61,39 +61,39 @@ def test_ranges_are_means_over_tokens_of_a_context(run: Path, source: str) -> No
     tokens = evaluate(run, source).tokens
     far = losses(run, source, slid(tokens + 1, WINDOW, WINDOW - 1))
     near = losses(run, source, slid(tokens + 1, BLOCK, BLOCK // 2))
-    found = evaluate(run, source, window=WINDOW)
-    assert [(part.low, part.high) for part in found.ranges] == [(1, 23), (24, 47), (48, 89)]
-    assert len(far) == tokens == sum(part.tokens for part in found.ranges)
-    for part in found.ranges:
+    actual = evaluate(run, source, window=WINDOW)
+    assert [(part.low, part.high) for part in actual.ranges] == [(1, 23), (24, 47), (48, 89)]
+    assert len(far) == tokens == sum(part.tokens for part in actual.ranges)
+    for part in actual.ranges:
         chosen = [i for i, (context, _) in enumerate(far) if part.low <= context <= part.high]
         assert part.tokens == len(chosen)
         assert part.loss == pytest.approx(np.mean([far[i][1] for i in chosen]), rel=1e-5)
         assert part.near == pytest.approx(np.mean([near[i][1] for i in chosen]), rel=1e-5)
-    assert found.loss == pytest.approx(np.mean([loss for _, loss in far]), rel=1e-5)
+    assert actual.loss == pytest.approx(np.mean([loss for _, loss in far]), rel=1e-5)
 
 
 def test_a_study_gets_the_ranges_as_examples(run: Path, source: str) -> None:
     edges = (10, 24, 60, 500)
-    found, wanted = (
+    actual, wanted = (
         measure(run, source, WINDOW, bins=edges),
         evaluate(run, source, window=WINDOW, bins=edges),
     )
     assert len(wanted.ranges) == 4, "nothing stands beyond the window"
     for part in wanted.ranges:
-        chosen = (found.lengths >= part.low) & (found.lengths <= part.high)
-        assert found.statistics["loss"][chosen, 1].sum() == part.tokens
-        assert found.score("loss", chosen) == pytest.approx(part.loss)
+        chosen = (actual.lengths >= part.low) & (actual.lengths <= part.high)
+        assert actual.statistics["loss"][chosen, 1].sum() == part.tokens
+        assert actual.score("loss", chosen) == pytest.approx(part.loss)
         assert part.near is not None
-        assert found.score("excess", chosen) == pytest.approx(part.loss - part.near)
+        assert actual.score("excess", chosen) == pytest.approx(part.loss - part.near)
     near = evaluate(run, source, window=BLOCK, stride=BLOCK // 2)
-    assert found.score("excess") == pytest.approx(wanted.loss - near.loss, rel=1e-5)
-    assert found.position_nats.sum() == pytest.approx(wanted.nats, rel=1e-5)
-    assert found.position_tokens.argmax() < found.position_tokens.size == WINDOW - 1
+    assert actual.score("excess") == pytest.approx(wanted.loss - near.loss, rel=1e-5)
+    assert actual.position_nats.sum() == pytest.approx(wanted.nats, rel=1e-5)
+    assert actual.position_tokens.argmax() < actual.position_tokens.size == WINDOW - 1
 
 
 def test_windows_of_the_training_length_have_nothing_to_be_held_against(run: Path, source: str) -> None:
-    found = evaluate(run, source, bins=(8,))
-    assert [(part.low, part.near) for part in found.ranges] == [(1, None), (8, None)]
+    actual = evaluate(run, source, bins=(8,))
+    assert [(part.low, part.near) for part in actual.ranges] == [(1, None), (8, None)]
     assert evaluate(run, source).ranges == ()
     assert measure(run, source, bins=(8,)).metrics == ["loss"]
 
@@ -133,7 +133,7 @@ def test_a_masked_model_has_no_context_to_count(tmp_path: Path) -> None:
     masked = settings(tmp_path, objective="masked")
     TASK.check_test(masked, source=str(tmp_path / "valid.txt"), bins=(8,))
     run = train(masked)
-    found = measure(run, str(tmp_path / "valid.txt"), bins=(8,))
-    assert found.lengths.sum() == found.position_tokens.sum(), "lengths are those of rows, as without bins"
+    actual = measure(run, str(tmp_path / "valid.txt"), bins=(8,))
+    assert actual.lengths.sum() == actual.position_tokens.sum(), "lengths are those of rows, as without bins"
     with pytest.raises(DataError, match="only a causal model without a memory is scored by context"):
         evaluate(run, str(tmp_path / "valid.txt"), bins=(8,))

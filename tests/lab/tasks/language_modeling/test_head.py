@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-def made(name: str) -> transformers.PreTrainedModel:
+def build_model(name: str) -> transformers.PreTrainedModel:
     torch.manual_seed(0)
     config = getattr(transformers, f"{name}Config")(**CASES[name])
     return getattr(transformers, f"{name}ForMaskedLM")(config).double().eval()
@@ -46,26 +46,26 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_logits_loss_and_gradients_are_those_of_the_whole_batch(name: str) -> None:
-    model, (ids, labels) = made(name), batch()
-    places = labels != -100
+    model, (ids, labels) = build_model(name), batch()
+    mask_ = labels != -100
     logits = model(input_ids=ids).logits
     assert has_head(model)
-    torch.testing.assert_close(logits_at(model, places, input_ids=ids), logits[places])
+    torch.testing.assert_close(logits_at(model, mask_, input_ids=ids), logits[mask_])
     plain = model(input_ids=ids, labels=labels).loss
     expected = torch.autograd.grad(plain, list(model.parameters()), allow_unused=True)
-    with head_at(model, places):
-        loss = model(input_ids=ids, labels=labels[places][None]).loss
+    with head_at(model, mask_):
+        loss = model(input_ids=ids, labels=labels[mask_][None]).loss
     torch.testing.assert_close(loss, plain)
-    for found, wanted in zip(
+    for actual, wanted in zip(
         torch.autograd.grad(loss, list(model.parameters()), allow_unused=True), expected, strict=True
     ):
         if wanted is not None:
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)  # ModernBERT's loss is float32
+            torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-7)  # ModernBERT's loss is float32
     assert model(input_ids=ids).logits.shape == logits.shape, "the model is as it was"
 
 
 def test_hidden_states_that_are_not_of_the_tokens_are_refused() -> None:
-    model, (ids, labels) = made("Bert"), batch()
+    model, (ids, labels) = build_model("Bert"), batch()
     with (
         head_at(model, (labels != -100)[:, :4]),
         pytest.raises(ValueError, match=r"hidden states \(3, 9, 16\).* \(3, 4, 'dim'\)"),
@@ -76,7 +76,7 @@ def test_hidden_states_that_are_not_of_the_tokens_are_refused() -> None:
 def test_a_head_is_not_run_where_nothing_is_predicted() -> None:
     model = FloaterForMaskedLM(FloaterConfig.preset("tiny", vocab_size=50))
     seen = []
-    model.lm_head.register_forward_pre_hook(lambda module, given: seen.append(given[0].shape))
+    model.lm_head.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape))
     ids, labels = batch()
     logits_at(model, labels != -100, input_ids=ids)
     assert seen == [(1, int((labels != -100).sum()), 128)]
@@ -95,5 +95,5 @@ def test_a_model_without_a_body_of_its_own_is_read_whole() -> None:
 
     model, (ids, labels) = Whole(FloaterConfig.preset("tiny", vocab_size=50)), batch()
     assert not has_head(model)
-    places = labels != -100
-    assert torch.equal(logits_at(model, places, input_ids=ids), model.table.weight[ids[places]])
+    mask_ = labels != -100
+    assert torch.equal(logits_at(model, mask_, input_ids=ids), model.table.weight[ids[mask_]])

@@ -19,12 +19,12 @@ def test_it_has_the_loss_of_evaluate(tmp_path: Path, objective: str) -> None:
     write_texts(tmp_path)
     run = train(load(LanguageModelingSettings, write_config(tmp_path, objective=objective)))
     source = str(tmp_path / "valid.txt")
-    found, wanted = measure(run, source), evaluate(run, source)
-    assert found.score("loss") == pytest.approx(wanted.loss, rel=1e-5)
-    assert found.position_tokens.sum() == wanted.tokens == found.lengths.sum()
-    assert found.position_nats.sum() == pytest.approx(wanted.nats, rel=1e-5)
+    actual, wanted = measure(run, source), evaluate(run, source)
+    assert actual.score("loss") == pytest.approx(wanted.loss, rel=1e-5)
+    assert actual.position_tokens.sum() == wanted.tokens == actual.lengths.sum()
+    assert actual.position_nats.sum() == pytest.approx(wanted.nats, rel=1e-5)
     # of a masked model <s>, of a causal one nothing stands at the first place
-    assert (found.position_tokens[0] == 0) == (objective == "masked")
+    assert (actual.position_tokens[0] == 0) == (objective == "masked")
 
 
 def test_rows_without_a_predicted_token_are_no_examples(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_rows_without_a_predicted_token_are_no_examples(tmp_path: Path) -> None:
     memory = {"block": 8, "memory": 16}
     run = train(settings(tmp_path, model={"position": "transformer_xl"}, data=memory))
     source = str(tmp_path / "valid.txt")
-    found, wanted = measure(run, source), evaluate(run, source)
-    assert found.lengths.min() > 0
-    assert found.lengths.sum() == wanted.tokens
-    assert found.score("loss") == pytest.approx(wanted.loss, rel=1e-5)
+    actual, wanted = measure(run, source), evaluate(run, source)
+    assert actual.lengths.min() > 0
+    assert actual.lengths.sum() == wanted.tokens
+    assert actual.score("loss") == pytest.approx(wanted.loss, rel=1e-5)

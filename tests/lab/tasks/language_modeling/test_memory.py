@@ -52,8 +52,8 @@ def test_streams_hold_every_token_once_and_predict_all_but_the_begins(
 ) -> None:
     draw = np.random.default_rng(0)
     documents = [[draw.integers(3, 60, size=n)] for n in lengths]
-    found = Streams(documents, block, streams, begin=1)
-    rows = [found[i] for i in range(len(found))]
+    actual = Streams(documents, block, streams, begin=1)
+    rows = [actual[i] for i in range(len(actual))]
     text = np.concatenate([np.append(1, document[0]) for document in documents])
     assert np.concatenate([row["input_ids"] for row in rows]).tolist() == text.tolist()
     predicted = np.concatenate([row["labels"] for row in rows])
@@ -61,12 +61,12 @@ def test_streams_hold_every_token_once_and_predict_all_but_the_begins(
     assert all(len(row["input_ids"]) <= block for row in rows)
     owners = np.concatenate([row["document_ids"] for row in rows])
     assert (np.diff(owners) == (text[1:] == 1)).all()
-    assert found.streams <= streams
-    sampler = StreamSampler(found.lengths, found.streams)
+    assert actual.streams <= streams
+    sampler = StreamSampler(actual.lengths, actual.streams)
     for before, after in zip(list(sampler)[:-1], list(sampler)[1:], strict=True):
         assert [i + 1 for i in before] == after
         # no row but the last of a stream is short, so that a memory lines up with what comes after it
-        assert all(found.lengths[i] == block for i in before)
+        assert all(actual.lengths[i] == block for i in before)
 
 
 def test_processes_share_the_streams() -> None:
@@ -151,13 +151,13 @@ def test_a_run_with_a_memory_learns_and_says_what_it_found(run: Path, folder: Pa
     losses = [entry["loss"] for entry in log if "loss" in entry]
     assert sum(losses[-3:]) < 0.8 * sum(losses[:3])
     result = json.loads((run / "result.json").read_text())
-    found = evaluate(run, str(folder / "valid.txt"))
-    assert found.scores == {name: result[name] for name in ("loss", "perplexity", "tokens")}
+    actual = evaluate(run, str(folder / "valid.txt"))
+    assert actual.scores == {name: result[name] for name in ("loss", "perplexity", "tokens")}
     # as much as there is, in segments or in one
     long = evaluate(run, str(folder / "valid.txt"), window=16, memory=1000)
     one = evaluate(run, str(folder / "valid.txt"), window=1000, memory=0)
     assert long.nats == pytest.approx(one.nats, rel=1e-4)
-    assert long.tokens == one.tokens == found.tokens
+    assert long.tokens == one.tokens == actual.tokens
 
 
 def test_a_resumed_run_with_a_memory_ends_as_a_whole_one(run: Path, tmp_path: Path) -> None:

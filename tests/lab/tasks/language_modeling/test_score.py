@@ -26,7 +26,7 @@ from floater.transformer.memory import Memory
 BEGIN = 1
 
 
-def made(cls, position="sinusoidal", vocabulary=60):
+def build_model(cls, position="sinusoidal", vocabulary=60):
     torch.manual_seed(0)
     config = FloaterConfig(
         vocab_size=vocabulary,
@@ -67,24 +67,24 @@ def test_windows_predict_each_token_once(length, window, data):
 
 @pytest.mark.parametrize("position", ["sinusoidal", "floater", "rotary", "t5", "transformer_xl"])
 def test_a_window_over_the_whole_text_is_a_plain_full_pass(position):
-    model, documents = made(FloaterForCausalLM, position), texts((4, 9, 3), (7,), (2, 2))
-    found = causal_score(model, documents, window=64, stride=1, begin=BEGIN, max_tokens=40)
+    model, documents = build_model(FloaterForCausalLM, position), texts((4, 9, 3), (7,), (2, 2))
+    actual = causal_score(model, documents, window=64, stride=1, begin=BEGIN, max_tokens=40)
     nats = 0.0
     for document in documents:
         ids = torch.tensor(np.concatenate([[BEGIN], *document]))[None]
         with torch.no_grad():
             loss = model.eval()(ids, labels=ids).loss
         nats += float(loss) * (ids.shape[1] - 1)
-    assert found.tokens == 27
+    assert actual.tokens == 27
     # angles are of single precision
-    assert found.nats == pytest.approx(nats, rel=1e-5)
-    assert found.perplexity == pytest.approx(math.exp(nats / 27), rel=1e-5)
+    assert actual.nats == pytest.approx(nats, rel=1e-5)
+    assert actual.perplexity == pytest.approx(math.exp(nats / 27), rel=1e-5)
 
 
 @pytest.mark.parametrize(("window", "stride"), [(8, 1), (8, 3), (8, 7), (17, 8)])
 def test_a_sliding_window_gives_each_token_its_own_context(window, stride):
-    model, documents = made(FloaterForCausalLM), texts((20, 11), (5,))
-    found = causal_score(model, documents, window=window, stride=stride, begin=BEGIN, max_tokens=50)
+    model, documents = build_model(FloaterForCausalLM), texts((20, 11), (5,))
+    actual = causal_score(model, documents, window=window, stride=stride, begin=BEGIN, max_tokens=50)
     nats = 0.0
     for document in documents:
         ids = np.concatenate([[BEGIN], *document])
@@ -94,13 +94,13 @@ def test_a_sliding_window_gives_each_token_its_own_context(window, stride):
             old, end = end, min(end + stride, len(ids))
             start = end - window
             nats -= sum(log_probability(model, ids[start:end], at - start) for at in range(old, end))
-    assert found.nats == pytest.approx(nats, rel=1e-6)
-    assert found.tokens == 36
+    assert actual.nats == pytest.approx(nats, rel=1e-6)
+    assert actual.tokens == 36
 
 
 def test_a_masked_score_is_the_loss_of_the_masked_tokens_of_a_fixed_seed():
     tokenizer = with_mask(train_bpe(["low lower lowest newest widest"], 270))
-    model = made(FloaterForMaskedLM, vocabulary=len(tokenizer))
+    model = build_model(FloaterForMaskedLM, vocabulary=len(tokenizer))
     rows = Rows.of(texts((4, 9, 3), (7,), (2, 2)), 16, begin=BEGIN, pack=False)
 
     def masks(seed):
@@ -114,14 +114,14 @@ def test_a_masked_score_is_the_loss_of_the_masked_tokens_of_a_fixed_seed():
         for at in np.flatnonzero(labels != -100):
             nats, tokens = nats - float(logits[at, labels[at]]), tokens + 1
     for batch in (16, 1000):
-        found = rows_score(model, rows, masks(5), batch)
-        assert (found.nats, found.tokens) == (pytest.approx(nats, rel=1e-6), tokens)
+        actual = rows_score(model, rows, masks(5), batch)
+        assert (actual.nats, actual.tokens) == (pytest.approx(nats, rel=1e-6), tokens)
     other = rows_score(model, rows, masks(6))
     assert other.nats != pytest.approx(nats)
 
 
 def test_measuring_leaves_mode_and_random_numbers_alone():
-    model = made(FloaterForCausalLM, "floater").train()
+    model = build_model(FloaterForCausalLM, "floater").train()
     state = torch.get_rng_state()
     first, second = (causal_score(model, texts((9, 4)), window=8, stride=4, begin=BEGIN) for _ in range(2))
     assert first.nats == second.nats
@@ -139,18 +139,18 @@ def test_a_hopeless_model_has_an_infinite_perplexity():
 @pytest.mark.parametrize("position", ["transformer_xl", "shortformer", "rotary", "none"])
 @pytest.mark.parametrize("window", [3, 8])
 def test_a_memory_of_the_whole_text_is_a_plain_full_pass(position, window):
-    model, documents = made(FloaterForCausalLM, position), texts((4, 9, 3), (7,), (2, 2))
+    model, documents = build_model(FloaterForCausalLM, position), texts((4, 9, 3), (7,), (2, 2))
     whole = causal_score(model, documents, window=64, stride=1, begin=BEGIN)
-    found = remembering_score(model, documents, window=window, memory=32, begin=BEGIN, max_tokens=80)
-    assert found.tokens == whole.tokens == 27
+    actual = remembering_score(model, documents, window=window, memory=32, begin=BEGIN, max_tokens=80)
+    assert actual.tokens == whole.tokens == 27
     # angles are of single precision
-    assert found.nats == pytest.approx(whole.nats, rel=1e-5)
+    assert actual.nats == pytest.approx(whole.nats, rel=1e-5)
 
 
 @pytest.mark.parametrize("memory", [2, 5])
 def test_a_shorter_memory_is_that_of_segments_one_by_one(memory):
-    model, documents = made(FloaterForCausalLM, "transformer_xl").train(), texts((12, 6), (1,))
-    found = remembering_score(model, documents, window=5, memory=memory, begin=BEGIN)
+    model, documents = build_model(FloaterForCausalLM, "transformer_xl").train(), texts((12, 6), (1,))
+    actual = remembering_score(model, documents, window=5, memory=memory, begin=BEGIN)
     assert model.training
     nats = 0.0
     for document in documents:
@@ -160,5 +160,5 @@ def test_a_shorter_memory_is_that_of_segments_one_by_one(memory):
             with torch.no_grad():
                 logits = model.eval()(part, memory=held).logits[0].log_softmax(-1)
             nats -= sum(float(logits[i, ids[start + i + 1]]) for i in range(min(5, len(ids) - 1 - start)))
-    assert found.nats == pytest.approx(nats, rel=1e-6)
-    assert found.tokens == 19
+    assert actual.nats == pytest.approx(nats, rel=1e-6)
+    assert actual.tokens == 19

@@ -15,8 +15,8 @@ CONFIGS = sorted((ROOT / "configs" / "language_modeling").glob("*.yaml"))
 
 def test_configurations_come_with_the_library() -> None:
     assert [path.stem for path in CONFIGS] == ["causal", "masked", "memory", "tupe"]
-    made = [load(LanguageModelingSettings, path) for path in CONFIGS]
-    assert [(found.objective, found.data.memory) for found in made] == [
+    configs = [load(LanguageModelingSettings, path) for path in CONFIGS]
+    assert [(actual.objective, actual.data.memory) for actual in configs] == [
         ("causal", 0),
         ("masked", 0),
         ("causal", 64),

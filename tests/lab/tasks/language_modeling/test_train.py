@@ -71,15 +71,15 @@ def test_a_run_learns_and_says_what_it_found(
     weights = load_file(run / "model" / "model.safetensors")
     assert all(torch.equal(weights[name], value) for name, value in average(checkpoints(run)[-2:]).items())
 
-    found = evaluate(run, str(folder / "valid.txt"))
-    assert found.scores == {name: result[name] for name in ("loss", "perplexity", "tokens")}
+    actual = evaluate(run, str(folder / "valid.txt"))
+    assert actual.scores == {name: result[name] for name in ("loss", "perplexity", "tokens")}
     kind = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     assert type(kind.from_pretrained(run / "model")) is type(load_run(run, "cpu")[0])
 
 
 def test_every_token_of_a_text_is_counted_once(causal: Path, folder: Path) -> None:
-    _, tokenizer, made = load_run(causal, "cpu")
-    texts = read_documents(str(folder / "valid.txt"), made.data.documents)
+    _, tokenizer, config = load_run(causal, "cpu")
+    texts = read_documents(str(folder / "valid.txt"), config.data.documents)
     expected = sum(len(tokenizer(line).input_ids) for text in texts for line in text)
     assert read(causal / "result.json")["tokens"] == expected
     for window, stride in ((8, 1), (24, 12), (500, None)):
@@ -101,11 +101,11 @@ def test_the_tokens_of_a_step_are_those_that_are_predicted(
 
     monkeypatch.setattr(LanguageModelTrainer, "training_step", step)
     by_epoch = {"max_steps": None, "num_train_epochs": 1, "save_strategy": "epoch", "save_steps": None}
-    made = settings(folder, "counted", training=by_epoch)
-    run = train(made)
+    config = settings(folder, "counted", training=by_epoch)
+    run = train(config)
     assert all(labels == items for labels, items in counted)
     _, tokenizer, _ = load_run(run, "cpu")
-    documents = encode_documents(tokenizer, read_documents(made.data.train, "blank line"))
+    documents = encode_documents(tokenizer, read_documents(config.data.train, "blank line"))
     rows = Rows.of(documents, 24, begin=begin_id(tokenizer))
     parts = sum(len(row["parts"]) for row in rows)
     assert sum(labels for labels, _ in counted) == rows.tokens - parts

@@ -25,9 +25,9 @@ ORDER = "the film was good in rome it is not a bad city"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Text in which a word follows from its place: the checkpoint's own positions are random ones."""
-    made = tmp_path_factory.mktemp("masked")
-    (made / "text.txt").write_text(f"{ORDER}\n\n" * 20, encoding="utf-8")
-    return made
+    directory = tmp_path_factory.mktemp("masked")
+    (directory / "text.txt").write_text(f"{ORDER}\n\n" * 20, encoding="utf-8")
+    return directory
 
 
 def write_config(folder: Path, checkpoint: Path, name: str, **parts: Any) -> Path:

@@ -42,10 +42,10 @@ def write_race(folder: Path, count: int, seed: int) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("race")
-    write_race(made / "train", 15, 0)
-    write_race(made / "dev", 3, 1)
-    return made
+    encoded = tmp_path_factory.mktemp("race")
+    write_race(encoded / "train", 15, 0)
+    write_race(encoded / "dev", 3, 1)
+    return encoded
 
 
 def write_config(folder: Path, checkpoint: Path, name: str) -> Path:
@@ -76,15 +76,15 @@ def test_a_plugged_checkpoint_learns_to_choose(
     result = json.loads((run / "result.json").read_text())
     assert result["accuracy"] > 80
     scored = evaluate(run, str(folder / "dev"))
-    found, letters = scored.scores, json.loads(scored.lines[0])
-    assert found == {name: result[name] for name in ("accuracy", "middle", "high")}
+    actual, letters = scored.scores, json.loads(scored.lines[0])
+    assert actual == {name: result[name] for name in ("accuracy", "middle", "high")}
     assert predict(run, str(folder / "dev")) == list(scored.lines)
     answers = json.loads((folder / "dev" / "high" / "high1.txt").read_text())["answers"]
     right = [letters[f"high1.txt/{i}"] == answer for i, answer in enumerate(answers)]
     assert sum(right) >= 1
     capsys.readouterr()
     assert main(["evaluate", str(run), "--source", str(folder / "dev" / "high")]) == 0
-    assert capsys.readouterr().out == f"accuracy {found['high']:.2f}\nhigh {found['high']:.2f}\n"
+    assert capsys.readouterr().out == f"accuracy {actual['high']:.2f}\nhigh {actual['high']:.2f}\n"
     (folder / "long" / "high").mkdir(parents=True)
     passage = {"article": "the city " * 20, "questions": ["where?"], "options": [["rome", "bonn", "it", "a"]]}
     (folder / "long" / "high" / "high1.txt").write_text(json.dumps(passage))
@@ -98,13 +98,13 @@ def test_choices_hold_passage_question_and_option(bert: Path) -> None:
         Question("a", "high", "the city", "it is _ .", ("good", "bad", "a film", "rome"), 2),
         Question("b", "high", "it was in a city", "where?", ("rome", "bonn", "it", "a"), 0),
     ]
-    made = encode(tokenizer, asked, max_length=24, max_option=10)
-    said = [tokenizer.decode(ids) for row in made.rows for ids in row["input_ids"]]
+    encoded = encode(tokenizer, asked, max_length=24, max_option=10)
+    said = [tokenizer.decode(ids) for row in encoded.rows for ids in row["input_ids"]]
     assert said[2] == "[CLS] the city [SEP] it is a film . [SEP]"
     assert said[5] == "[CLS] it was in a city [SEP] where ? bonn [SEP]"
-    assert [row[LABEL] for row in made.rows] == [2, 0]
-    assert made.cut == 0
-    batch = collate(made.rows, tokenizer=tokenizer)
+    assert [row[LABEL] for row in encoded.rows] == [2, 0]
+    assert encoded.cut == 0
+    batch = collate(encoded.rows, tokenizer=tokenizer)
     assert batch["input_ids"].shape == batch["attention_mask"].shape == (2, 4, 11)
     assert batch["labels"].tolist() == [2, 0]
 
@@ -112,10 +112,10 @@ def test_choices_hold_passage_question_and_option(bert: Path) -> None:
 def test_what_is_cut_is_counted(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
     long = [Question("a", "high", "the city " * 10, "where?", ("rome", "bonn " * 9, "it", "a"), 0)]
-    made = encode(tokenizer, long, max_length=16, max_option=6)
-    assert made.cut == 5  # one option, and the passage four times
-    assert all(len(ids) == 16 for ids in made.rows[0]["input_ids"][1:2])
-    assert tokenizer.decode(made.rows[0]["input_ids"][0]).endswith("[SEP] where ? rome [SEP]")
+    encoded = encode(tokenizer, long, max_length=16, max_option=6)
+    assert encoded.cut == 5  # one option, and the passage four times
+    assert all(len(ids) == 16 for ids in encoded.rows[0]["input_ids"][1:2])
+    assert tokenizer.decode(encoded.rows[0]["input_ids"][0]).endswith("[SEP] where ? rome [SEP]")
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from helpers import write_run_config
 
 def asked(id_: str, question: str, context: str, *answers: str, **more: Any) -> dict[str, Any]:
     """A question; its answers stand where the context has them first."""
-    given = [{"text": answer, "answer_start": context.find(answer)} for answer in answers]
-    return {"id": id_, "question": question, "answers": given} | more
+    spans = [{"text": answer, "answer_start": context.find(answer)} for answer in answers]
+    return {"id": id_, "question": question, "answers": spans} | more
 
 
 def squad(*articles: list[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def squad(*articles: list[tuple[str, list[dict[str, Any]]]]) -> dict[str, Any]:
 
 def write_squad(path: Path, articles: int, seed: int, unanswerable: bool = False) -> Path:
     """Eight questions an article."""
-    draw, made = random.Random(seed), []
+    draw, entries = random.Random(seed), []
     for a in range(articles):
         paragraphs = []
         for p in range(8):
@@ -41,8 +41,8 @@ def write_squad(path: Path, articles: int, seed: int, unanswerable: bool = False
             paragraphs.append(
                 (context, [asked(f"{seed}-{a}-{p}", "where is the city?", context, *answers, **more)])
             )
-        made.append(paragraphs)
-    path.write_text(json.dumps(squad(*made)), encoding="utf-8")
+        entries.append(paragraphs)
+    path.write_text(json.dumps(squad(*entries)), encoding="utf-8")
     return path
 
 

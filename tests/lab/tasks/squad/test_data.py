@@ -28,29 +28,29 @@ def test_both_versions(tmp_path: Path) -> None:
         asked("b", "Who?", context, is_impossible=False) | asked("b", "Who?", context, "Senate"),
         asked("c", "When?", context, **plausible),
     ]
-    found = read_squad(written(tmp_path, squad([(context, questions)])))
-    assert found.labelled
-    assert found.mismatched == []
-    assert [q.answers for q in found.questions] == [("Rome", "the Senate"), ("Senate",), ()]
-    assert [q.start for q in found.questions] == [3, 16, None]
-    assert [q.answerable for q in found.questions] == [True, True, False]
+    actual = read_squad(written(tmp_path, squad([(context, questions)])))
+    assert actual.labelled
+    assert actual.mismatched == []
+    assert [q.answers for q in actual.questions] == [("Rome", "the Senate"), ("Senate",), ()]
+    assert [q.start for q in actual.questions] == [3, 16, None]
+    assert [q.answerable for q in actual.questions] == [True, True, False]
 
 
 def test_a_test_set_has_no_answers(tmp_path: Path) -> None:
     question = {"id": "a", "question": "Where?"}
-    found = read_squad(written(tmp_path, squad([("In Rome.", [question])])))
-    assert not found.labelled
+    actual = read_squad(written(tmp_path, squad([("In Rome.", [question])])))
+    assert not actual.labelled
 
 
 def test_answers_that_do_not_stand_where_they_should_are_named(tmp_path: Path) -> None:
     wrong = asked("b", "Where?", "In Rome.", "Rome")
     wrong["answers"][0]["answer_start"] = 2
     negative = asked("c", "Where?", "In Rome.", "Bonn")
-    found = read_squad(
+    actual = read_squad(
         written(tmp_path, squad([("In Rome.", [asked("a", "Where?", "In Rome.", "Rome"), wrong, negative])]))
     )
-    assert found.mismatched == ["b", "c"]
-    assert len(found.questions) == 3
+    assert actual.mismatched == ["b", "c"]
+    assert len(actual.questions) == 3
 
 
 def test_a_part_of_the_articles(tmp_path: Path) -> None:
@@ -92,10 +92,10 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path) -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data are not here")
 @pytest.mark.parametrize(("version", "questions", "without"), [("1.1", 10570, 0), ("2.0", 11873, 5945)])
 def test_real_files(version: str, questions: int, without: int) -> None:
-    found = read_squad(DATA / f"dev-v{version}.json")
-    assert len(found.questions) == questions
-    assert sum(not q.answerable for q in found.questions) == without
-    assert found.mismatched == []
+    actual = read_squad(DATA / f"dev-v{version}.json")
+    assert len(actual.questions) == questions
+    assert sum(not q.answerable for q in actual.questions) == without
+    assert actual.mismatched == []
 
 
 @pytest.mark.parametrize("flag", ["false", "False", "0", "", 0, 1, None])
@@ -120,13 +120,13 @@ def test_a_blank_answer_is_none(tmp_path: Path) -> None:
         asked("b", "Where?", "In Rome.", "", is_impossible=True),
         asked("c", "Where?", "In Rome.", "", "Rome"),
     ]
-    found = read_squad(written(tmp_path, squad([("In Rome.", questions)])))
-    assert [(q.answers, q.start, q.answerable) for q in found.questions] == [
+    actual = read_squad(written(tmp_path, squad([("In Rome.", questions)])))
+    assert [(q.answers, q.start, q.answerable) for q in actual.questions] == [
         ((), None, False),
         ((), None, False),
         (("Rome",), 3, True),
     ]
-    assert found.mismatched == []
+    assert actual.mismatched == []
 
 
 def test_a_place_is_a_number(tmp_path: Path) -> None:

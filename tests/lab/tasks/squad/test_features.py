@@ -16,21 +16,21 @@ CONTEXT = "the film was not good, it is in Rome (the city) and was in 'Bonn' a b
 
 
 def questions(*answers: str) -> list[Question]:
-    found = [
+    actual = [
         Question(f"q{i}", "", "where is it?", CONTEXT, (answer,), CONTEXT.index(answer), True)
         for i, answer in enumerate(answers)
     ]
-    return [*found, Question("none", "", "where?", CONTEXT, (), None, False)]
+    return [*actual, Question("none", "", "where?", CONTEXT, (), None, False)]
 
 
 @pytest.mark.parametrize("max_length", [16, 24, 64])
 def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
     asked = questions("Rome", "film", "Bonn", "the city", "film was not good", "a bad film")
-    made = windows(
+    features = windows(
         load_tokenizer(str(bert)), asked, max_length=max_length, stride=6, max_question=8, labelled=True
     )
     logits, labelled = [], set()
-    for row, window in zip(made.rows, made.windows, strict=True):
+    for row, window in zip(features.rows, features.windows, strict=True):
         assert len(row["input_ids"]) <= max_length
         start, end = row[LABEL]
         perfect = np.zeros((2, len(row["input_ids"])), dtype=np.float32)
@@ -41,7 +41,7 @@ def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
             assert CONTEXT[low:high] == asked[window.question].answers[0]
             labelled.add(window.question)
     assert labelled == set(range(len(asked) - 1)), "each answer is whole in some window"
-    texts, rather = read_answers(made, logits, asked, 30)
+    texts, rather = read_answers(features, logits, asked, 30)
     assert [texts[q.id] for q in asked[:-1]] == [q.answers[0] for q in asked[:-1]]
     # a window that lacks the answer says "none", but the lowest such score of all windows counts
     assert with_threshold(texts, rather, 0.0) == {q.id: q.answers[0] if q.answers else "" for q in asked}
@@ -50,32 +50,34 @@ def test_labels_are_where_the_answers_are(bert: Path, max_length: int) -> None:
 @pytest.mark.parametrize("answer", [" Rome", "Rome ", "Rome"])
 def test_spaces_around_an_answer_are_no_part_of_it(bert: Path, answer: str) -> None:
     asked = questions(answer)
-    made = windows(load_tokenizer(str(bert)), asked, max_length=64, stride=6, max_question=8, labelled=True)
-    start, end = made.rows[0][LABEL]
-    offsets = made.windows[0].offsets
+    features = windows(
+        load_tokenizer(str(bert)), asked, max_length=64, stride=6, max_question=8, labelled=True
+    )
+    start, end = features.rows[0][LABEL]
+    offsets = features.windows[0].offsets
     assert CONTEXT[offsets[start][0] : offsets[end][1]] == "Rome"
-    assert made.whole == {0}
+    assert features.whole == {0}
 
 
 def test_every_token_of_a_context_is_in_a_window_and_neighbours_share_the_stride(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
-    made = windows(tokenizer, questions()[:1], max_length=16, stride=6, max_question=8)
-    starts = [[int(low) for low, _ in window.offsets if low >= 0] for window in made.windows]
+    features = windows(tokenizer, questions()[:1], max_length=16, stride=6, max_question=8)
+    starts = [[int(low) for low, _ in window.offsets if low >= 0] for window in features.windows]
     alone = tokenizer(CONTEXT, add_special_tokens=False, return_offsets_mapping=True)
-    own = [low for low, _ in alone["offset_mapping"]]
-    assert sorted(set().union(*starts)) == own
+    offsets_alone = [low for low, _ in alone["offset_mapping"]]
+    assert sorted(set().union(*starts)) == offsets_alone
     assert all(before[-6:] == after[:6] for before, after in pairwise(starts))
 
 
 def test_the_best_span_is_that_of_a_search_through_all(bert: Path) -> None:
     draw = np.random.default_rng(0)
     asked = questions("Rome")
-    made = windows(load_tokenizer(str(bert)), asked, max_length=24, stride=6, max_question=8)
-    logits = [draw.normal(size=(2, len(row["input_ids"]))).astype(np.float32) for row in made.rows]
-    texts, rather = read_answers(made, logits, asked, 4)
+    features = windows(load_tokenizer(str(bert)), asked, max_length=24, stride=6, max_question=8)
+    logits = [draw.normal(size=(2, len(row["input_ids"]))).astype(np.float32) for row in features.rows]
+    texts, rather = read_answers(features, logits, asked, 4)
     for number, question in enumerate(asked):
         best, nothing = (-np.inf, ""), np.inf
-        for window, (start, end) in zip(made.windows, logits, strict=True):
+        for window, (start, end) in zip(features.windows, logits, strict=True):
             if window.question != number:
                 continue
             nothing = min(nothing, start[0] + end[0])
@@ -91,9 +93,9 @@ def test_the_best_span_is_that_of_a_search_through_all(bert: Path) -> None:
 def test_long_questions_are_cut_and_counted(bert: Path) -> None:
     tokenizer = load_tokenizer(str(bert))
     long = [Question("q", "", "where " * 20, CONTEXT, (), None, False)]
-    made = windows(tokenizer, long, max_length=24, stride=4, max_question=3)
-    assert made.cut == 1
-    assert made.rows[0]["token_type_ids"].index(1) == 5
+    features = windows(tokenizer, long, max_length=24, stride=4, max_question=3)
+    assert features.cut == 1
+    assert features.rows[0]["token_type_ids"].index(1) == 5
     with pytest.raises(DataError, match="has no room for a question"):
         windows(tokenizer, long, max_length=24, stride=4, max_question=20)
 
@@ -102,8 +104,8 @@ def test_long_questions_are_cut_and_counted(bert: Path) -> None:
 def test_a_context_without_a_token_has_no_answer(bert: Path, context: str) -> None:
     tokenizer = load_tokenizer(str(bert))
     asked = [Question("q", "", "Where?", context, (), None, None)]
-    made = windows(tokenizer, asked, max_length=32, stride=4, max_question=16)
-    logits = [np.zeros((2, len(row["input_ids"])), np.float32) for row in made.rows]
-    texts, rather = read_answers(made, logits, asked, 30)
+    features = windows(tokenizer, asked, max_length=32, stride=4, max_question=16)
+    logits = [np.zeros((2, len(row["input_ids"])), np.float32) for row in features.rows]
+    texts, rather = read_answers(features, logits, asked, 30)
     assert texts == {"q": ""}
     assert rather == {"q": np.inf}

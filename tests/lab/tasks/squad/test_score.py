@@ -23,17 +23,17 @@ def words(text: str) -> list[str]:
 
 
 def slow_f1(answer: str, gold: str) -> Fraction:
-    found, wanted = words(answer), words(gold)
-    if not found or not wanted:
-        return Fraction(found == wanted)
+    actual, wanted = words(answer), words(gold)
+    if not actual or not wanted:
+        return Fraction(actual == wanted)
     left, common = list(wanted), 0
-    for word in found:
+    for word in actual:
         if word in left:
             left.remove(word)
             common += 1
     if not common:
         return Fraction(0)
-    precision, recall = Fraction(common, len(found)), Fraction(common, len(wanted))
+    precision, recall = Fraction(common, len(actual)), Fraction(common, len(wanted))
     return 2 * precision * recall / (precision + recall)
 
 
@@ -50,16 +50,16 @@ def question(id_: str, *answers: str) -> Question:
 def test_known_scores() -> None:
     """By hand: (1 + 0 + 0) / 3 and (1 + 2/3 + 0) / 3."""
     questions = [question("a", "Denver Broncos", "The Broncos"), question("b", "in 2015"), question("c", "x")]
-    found = score(questions, {"a": "broncos!", "b": "2015", "d": "x"})
-    assert found.scores == {"exact": 33.333, "f1": 55.556}
+    actual = score(questions, {"a": "broncos!", "b": "2015", "d": "x"})
+    assert actual.scores == {"exact": 33.333, "f1": 55.556}
 
 
 def test_questions_without_an_answer_want_the_empty_one() -> None:
     questions = [question("a", "Rome"), question("b"), question("c")]
-    found = score(questions, {"a": "Rome", "b": "", "c": "Bonn"})
+    actual = score(questions, {"a": "Rome", "b": "", "c": "Bonn"})
     kinds = {"has_answer_exact": 100, "has_answer_f1": 100, "no_answer_exact": 50, "no_answer_f1": 50}
-    assert found.scores == {"exact": 66.667, "f1": 66.667} | kinds
-    assert [line.rpartition(" ")[2] for line in str(found).splitlines()] == ["questions)", "(1)", "(2)"]
+    assert actual.scores == {"exact": 66.667, "f1": 66.667} | kinds
+    assert [line.rpartition(" ")[2] for line in str(actual).splitlines()] == ["questions)", "(1)", "(2)"]
 
 
 def test_answers_of_articles_alone_count_by_version() -> None:

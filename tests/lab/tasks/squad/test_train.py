@@ -19,22 +19,22 @@ train, evaluate, predict = TASK.train, TASK.evaluate, TASK.predict
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("squad")
+    directory = tmp_path_factory.mktemp("squad")
     for version in ("", "2"):
-        write_squad(made / f"train{version}.json", 12, 0, bool(version))
-        write_squad(made / f"valid{version}.json", 4, 1, bool(version))
-    return made
+        write_squad(directory / f"train{version}.json", 12, 0, bool(version))
+        write_squad(directory / f"valid{version}.json", 4, 1, bool(version))
+    return directory
 
 
 def test_a_plugged_checkpoint_learns_to_find_the_city(folder: Path, bert: Path) -> None:
     run = train(settings(folder, bert, "one", plug={"options": {}}, data={"max_question": 10}))
     result = json.loads((run / "result.json").read_text())
     assert result["f1"] > 90
-    found = evaluate(run, str(folder / "valid.json"))
-    assert found.scores == {name: result[name] for name in ("exact", "f1")}
-    assert predict(run, str(folder / "valid.json")) == list(found.lines)
+    actual = evaluate(run, str(folder / "valid.json"))
+    assert actual.scores == {name: result[name] for name in ("exact", "f1")}
+    assert predict(run, str(folder / "valid.json")) == list(actual.lines)
     questions = read_squad(folder / "valid.json").questions
-    assert str(score(questions, json.loads(found.lines[0]))) == str(found)
+    assert str(score(questions, json.loads(actual.lines[0]))) == str(actual)
     assert "(8 questions)" in str(evaluate(run, f"{folder / 'valid.json'}[:1]"))
     (folder / "long.json").write_text(
         json.dumps(squad([("rome", [asked("q", "where " * 12 + "?", "rome", "rome")])]))

@@ -12,10 +12,10 @@ from .small import settings, write_treebank
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with train.conllu and valid.conllu."""
-    made = tmp_path_factory.mktemp("treebank")
-    write_treebank(made, "train", 150, seed=0)
-    write_treebank(made, "valid", 40, seed=1)
-    return made
+    directory = tmp_path_factory.mktemp("treebank")
+    write_treebank(directory, "train", 150, seed=0)
+    write_treebank(directory, "valid", 40, seed=1)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -91,9 +91,9 @@ def test_long_sentences_are_left_out_and_counted(caplog: pytest.LogCaptureFixtur
 
     def encoded(most: int) -> Encoded:
         data = {"train": "a", "valid": "b", "max_tokens": most}
-        made = make(TaggingSettings, {"run": "run", "data": data}, "here")
-        found: Encoded = tagging.encode(made, vocabulary, SENTENCES, training=True)
-        return found
+        config = make(TaggingSettings, {"run": "run", "data": data}, "here")
+        actual: Encoded = tagging.encode(config, vocabulary, SENTENCES, training=True)
+        return actual
 
     with caplog.at_level("INFO"):
         assert encoded(2).lengths == [2]

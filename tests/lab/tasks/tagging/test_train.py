@@ -36,32 +36,32 @@ def test_a_tagger_over_trees_learns_what_no_word_says(trained: Path, folder: Pat
 def test_the_result_is_that_of_counting_by_hand(trained: Path, folder: Path) -> None:
     model, vocabulary, _ = TASK.load(trained, "cpu")
     sentences = read_conllu(folder / "valid.conllu")
-    found = evaluate(trained, folder / "valid.conllu")
+    actual = evaluate(trained, folder / "valid.conllu")
     examples = encode(sentences, vocabulary)
     right, nats, words = 0, 0.0, 0
     for i, sentence in enumerate(sentences):
         batch = collate([examples[i]], structured=True)
         with torch.no_grad():
             p = model(batch["input_ids"], positions=batch["positions"]).logits[0].softmax(-1)
-        for row, said, correct in zip(p, found.lines[i].split(), sentence.tags, strict=True):
+        for row, said, correct in zip(p, actual.lines[i].split(), sentence.tags, strict=True):
             assert said == vocabulary.tags[int(row.argmax())]
             right += said == correct
             nats -= float(row[vocabulary.tags.index(correct)].log())
             words += 1
-    assert f"({right} of {words} words)\nunknown words 0.00 (0 of 0 words)" in str(found)
-    assert found.scores["loss"] == pytest.approx(nats / words, abs=6e-5)
-    assert found.scores["accuracy"] == pytest.approx(100 * right / words, abs=6e-3)
+    assert f"({right} of {words} words)\nunknown words 0.00 (0 of 0 words)" in str(actual)
+    assert actual.scores["loss"] == pytest.approx(nats / words, abs=6e-5)
+    assert actual.scores["accuracy"] == pytest.approx(100 * right / words, abs=6e-3)
     result = json.loads((trained / "result.json").read_text())
-    assert found.scores.items() <= result.items()
+    assert actual.scores.items() <= result.items()
 
 
 def test_unknown_words_and_tags_count(trained: Path) -> None:
     model, vocabulary, _ = TASK.load(trained, "cpu")
     sentence = read_conllu(trained.parent / "valid.conllu")[0]
     sentence.words[0], sentence.tags[0] = "omega", "NEW"
-    found = TASK.score(None, model, vocabulary, encode([sentence], vocabulary))
-    assert found.scores["accuracy"] < 100
-    assert "unknown words 0.00 (0 of 1 words)" in str(found)
+    actual = TASK.score(None, model, vocabulary, encode([sentence], vocabulary))
+    assert actual.scores["accuracy"] < 100
+    assert "unknown words 0.00 (0 of 1 words)" in str(actual)
 
 
 def test_the_final_model_is_an_auto_model_with_the_names_of_the_tags(trained: Path) -> None:
@@ -104,9 +104,9 @@ def test_what_can_serve_no_sentence_is_refused_before_data_are_read(tmp_path: Pa
 
 @pytest.mark.parametrize("position", [*ROWS, ["tree", "alibi"], "sinusoidal", "floater", "learned"])
 def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str | list[str]) -> None:
-    made = settings(tmp_path, model={"position": position, "position_options": {}})
+    config = settings(tmp_path, model={"position": position, "position_options": {}})
     before = torch.get_rng_state()
-    check(made)
+    check(config)
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -62,8 +62,8 @@ def search(model: Any, tokenizer: Any, line: str, decoding: Decoding) -> tuple[s
         scores = logits.float().log_softmax(-1) + torch.tensor([score for _, score in running])[:, None]
         best = scores.flatten().topk(2 * decoding.beam)
         candidates = [
-            ([*running[place // len(tokenizer)][0], place % len(tokenizer)], score)
-            for place, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            ([*running[index // len(tokenizer)][0], index % len(tokenizer)], score)
+            for index, score in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
         ends = len(candidates[0][0]) - 1 == longest
         for ids, score in candidates[: decoding.beam]:
@@ -88,8 +88,8 @@ def test_translations_are_those_of_a_plain_search_line_by_line(
     with pytest.warns(
         CutTranslation, match=rf"^{cut} of {len(lines)} translations .*\(0.2 x source tokens \+ 9\)"
     ):
-        found = translate(*model, lines, decoding)
-    assert found == [text for text, _ in expected]
+        actual = translate(*model, lines, decoding)
+    assert actual == [text for text, _ in expected]
 
 
 @pytest.mark.parametrize("beam", [1, 4])
@@ -129,8 +129,8 @@ def test_a_line_is_spaced_by_its_own_longest_translation(
     if beam > 1:
         search |= {"length_penalty": 0.6, "early_stopping": True}
     with torch.no_grad():
-        (found,) = random.generate(source, reading=rule, **search)
-    assert tokenizer.decode(found, skip_special_tokens=True).strip() == together[0]
+        (actual,) = random.generate(source, reading=rule, **search)
+    assert tokenizer.decode(actual, skip_special_tokens=True).strip() == together[0]
 
 
 def test_a_declared_length_bounds_sources_and_outputs(model: Any) -> None:
@@ -139,8 +139,8 @@ def test_a_declared_length_bounds_sources_and_outputs(model: Any) -> None:
     set_reading(random, "interpolate=true,length=60")
     with pytest.raises(PositionError, match=r"line 2 has \d+ tokens, but reading.length is 60"):
         translate(random, tokenizer, ["Spain", "Spain " * 100])
-    (found,) = quiet(random, tokenizer, ["Spain " * 10], Decoding(beam=1, max_ratio=9))
-    assert found
+    (actual,) = quiet(random, tokenizer, ["Spain " * 10], Decoding(beam=1, max_ratio=9))
+    assert actual
     with pytest.raises(PositionError, match="'learned' has no bias of them"):
         set_reading(small(tokenizer, "learned"), "group=4:2")
 

@@ -22,20 +22,20 @@ from .small import TASK, evaluate, load_run, measure, pairs
 @pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
 def test_it_has_the_scores_of_evaluate_and_the_loss_of_the_validation(trained: Path, files: Files) -> None:
     source, target = files["test_80_100"]
-    found, wanted = measure(trained, source, target), evaluate(trained, source, reference=target)
-    assert list(found.lines) == list(wanted.lines)
-    assert found.score("bleu") == pytest.approx(wanted.scores["bleu"])
-    assert found.score("chrf") == pytest.approx(wanted.scores["chrf"])
-    assert found.score("tokenised_bleu") == pytest.approx(wanted.scores["tokenised_bleu"])
-    assert found.signatures == wanted.signatures
+    actual, wanted = measure(trained, source, target), evaluate(trained, source, reference=target)
+    assert list(actual.lines) == list(wanted.lines)
+    assert actual.score("bleu") == pytest.approx(wanted.scores["bleu"])
+    assert actual.score("chrf") == pytest.approx(wanted.scores["chrf"])
+    assert actual.score("tokenised_bleu") == pytest.approx(wanted.scores["tokenised_bleu"])
+    assert actual.signatures == wanted.signatures
 
     model, tokenizer = load_run(trained, "cpu")
     losses = np.concatenate(token_losses(model, tokenizer, pairs(files["test_80_100"])))
     nats, tokens = losses.sum(), len(losses)
-    assert found.score("loss") == pytest.approx(nats / tokens, rel=1e-5)
-    assert found.position_nats.sum() == pytest.approx(nats, rel=1e-5)
-    assert found.position_tokens.sum() == tokens
-    assert found.position_tokens[0] == len(found.lengths)
+    assert actual.score("loss") == pytest.approx(nats / tokens, rel=1e-5)
+    assert actual.position_nats.sum() == pytest.approx(nats, rel=1e-5)
+    assert actual.position_tokens.sum() == tokens
+    assert actual.position_tokens[0] == len(actual.lengths)
 
 
 @pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
@@ -64,10 +64,10 @@ def test_a_test_set_is_refused_where_the_positions_end(
 ) -> None:
     """15 words of a token each, and the end, take all of 16 positions, on either side."""
     parts = {"data": {"builtin": 9}, "model": {"preset": "tiny", "max_length": 16, **encodings}}
-    made = make(TranslationSettings, {"run": str(tmp_path / "run"), **parts}, "here")
+    run_settings = make(TranslationSettings, {"run": str(tmp_path / "run"), **parts}, "here")
     tokenizer = train_bpe(["a a a"] * 9, 262)
     torch.manual_seed(0)
-    model = FloaterForConditionalGeneration(made.model.config(len(tokenizer)))
+    model = FloaterForConditionalGeneration(run_settings.model.config(len(tokenizer)))
     files = {name: tmp_path / name for name in ("source", "reference")}
     for words in (15, 16):
         lines = {name: " ".join("a" * (words if name == side else 2)) for name in files}
@@ -75,13 +75,13 @@ def test_a_test_set_is_refused_where_the_positions_end(
             file.write_text(lines[name] + "\n")
         asked = Pairs([lines["source"]], [lines["reference"]], 0)
         if words == 15:
-            TASK.check_test(made, **{name: str(file) for name, file in files.items()})
+            TASK.check_test(run_settings, **{name: str(file) for name, file in files.items()})
             (nats,) = token_losses(model, tokenizer, asked)
             assert len(nats) == (16 if side == "reference" else 3)
             continue
         with pytest.raises(
             PositionError, match=f"16 positions, but the longest line of {files[side]} has 16"
         ):
-            TASK.check_test(made, **{name: str(file) for name, file in files.items()})
+            TASK.check_test(run_settings, **{name: str(file) for name, file in files.items()})
         with pytest.raises(PositionError):
             token_losses(model, tokenizer, asked)

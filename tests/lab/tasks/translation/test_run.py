@@ -77,13 +77,13 @@ def test_the_vocabulary_is_the_runs_own_or_one_given_or_a_new_one(tmp_path: Path
     lines = files["train"][0].read_text(encoding="utf-8").splitlines()
     corpus, run = Pairs(lines, lines, 0), tmp_path / "run"
     fresh = settings(tmp_path, files, "run")
-    made = TASK.processor(fresh, run, corpus)
-    assert len(made) == 300
-    begin_run(run, fresh, made)
-    assert TASK.processor(fresh, run, PAIRS).get_vocab() == made.get_vocab()
-    for given in (run, run / "vocabulary", run / "vocabulary" / "tokenizer.json"):
-        other = settings(tmp_path, files, "other", data={"vocabulary": str(given)})
-        assert TASK.processor(other, tmp_path / "other", PAIRS).get_vocab() == made.get_vocab()
+    new_processor = TASK.processor(fresh, run, corpus)
+    assert len(new_processor) == 300
+    begin_run(run, fresh, new_processor)
+    assert TASK.processor(fresh, run, PAIRS).get_vocab() == new_processor.get_vocab()
+    for source in (run, run / "vocabulary", run / "vocabulary" / "tokenizer.json"):
+        other = settings(tmp_path, files, "other", data={"vocabulary": str(source)})
+        assert TASK.processor(other, tmp_path / "other", PAIRS).get_vocab() == new_processor.get_vocab()
 
 
 def test_a_finished_run_and_its_model_directory_are_the_same_model(trained: Path) -> None:

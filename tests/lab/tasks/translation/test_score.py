@@ -21,13 +21,13 @@ GREEDY = Decoding(beam=1, max_ratio=0.1)
 def test_a_run_is_scored_by_its_translations(trained: Path, files: Files) -> None:
     test = pairs(files["test"])
     source, reference = files["test"]
-    found = evaluate(trained, source, reference=reference, bins=(4, 8), decoding=GREEDY)
+    actual = evaluate(trained, source, reference=reference, bins=(4, 8), decoding=GREEDY)
     hypotheses = translate(*load_run(trained), test.source, GREEDY)
-    assert found.lines == hypotheses
+    assert actual.lines == hypotheses
     lengths = [len(line.split()) for line in test.source]
     wanted = score(hypotheses, test.target, language="de", lengths=lengths)
-    assert str(found).splitlines() == [*str(wanted).splitlines(), *length_table(length_bins(wanted, [4, 8]))]
-    assert found.scores == wanted.scores
+    assert str(actual).splitlines() == [*str(wanted).splitlines(), *length_table(length_bins(wanted, [4, 8]))]
+    assert actual.scores == wanted.scores
 
 
 @pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
@@ -65,8 +65,8 @@ def test_a_run_on_moses_tokens_reads_and_writes_plain_text(
     monkeypatch.setattr("floater.lab.tasks.translation.translate", repeat)
     text = tmp_path / "text.en"
     text.write_text("Die wohl-bekannte (alte) Katze ist hier & da.\n")
-    found = evaluate(run, text, reference=text)
+    actual = evaluate(run, text, reference=text)
     assert read == ["Die wohl @-@ bekannte ( alte ) Katze ist hier &amp; da ."]
-    assert found.lines == ["Die wohl-bekannte (alte) Katze ist hier & da."]
-    assert found.scores["bleu"] == found.scores["tokenised_bleu"] == pytest.approx(100)
+    assert actual.lines == ["Die wohl-bekannte (alte) Katze ist hier & da."]
+    assert actual.scores["bleu"] == actual.scores["tokenised_bleu"] == pytest.approx(100)
     assert task("translation").translator(run)(["„So“, sagt sie."]) == ["„So“, sagt sie."]

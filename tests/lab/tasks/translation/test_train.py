@@ -69,8 +69,8 @@ def test_the_log_has_every_step_and_validation(trained: Path) -> None:
 def test_the_result_holds_the_validation_of_the_final_model(trained: Path, files: Files) -> None:
     model, tokenizer = load_run(trained, "cpu")
     examples = TokenPairs.of(pairs(files["valid"]), tokenizer)
-    found = validate(model, tokenizer, examples, TASK.settings_of(trained).decoding, "de")
-    assert read(trained / "result.json").items() >= found.scores.items()
+    actual = validate(model, tokenizer, examples, TASK.settings_of(trained).decoding, "de")
+    assert read(trained / "result.json").items() >= actual.scores.items()
     _, cut = translate_and_count(
         model, tokenizer, pairs(files["valid"]).source, TASK.settings_of(trained).decoding
     )
@@ -97,9 +97,9 @@ def test_a_validation_counts_translations_that_do_not_end_and_has_the_limit_of_t
 
 def test_tensorboard_has_the_losses(trained: Path) -> None:
     events = EventAccumulator(str(trained / "tensorboard")).Reload()
-    found = [(scalar.step, scalar.value) for scalar in events.Scalars("train/loss")]
+    actual = [(scalar.step, scalar.value) for scalar in events.Scalars("train/loss")]
     log = [(entry["step"], entry["loss"]) for entry in read(trained / "log.json") if "loss" in entry]
-    assert found == [(step, pytest.approx(loss)) for step, loss in log]  # float32 there
+    assert actual == [(step, pytest.approx(loss)) for step, loss in log]  # float32 there
     assert "eval/bleu" in events.Tags()["scalars"]
 
 
@@ -130,17 +130,17 @@ def test_epochs_count_validations_and_checkpoints(tmp_path: Path, files: Files) 
 
 def test_bfloat16_has_nearly_the_losses_of_float32(tmp_path: Path, trained: Path, files: Files) -> None:
     run = train(settings(tmp_path, files, "run", training={"bf16": True, "max_steps": 3, "average_last": 1}))
-    expected, found = (
+    expected, actual = (
         [entry.get("loss") for entry in read(path / "log.json")][:3] for path in (trained, run)
     )
-    assert found != expected[:3]
-    assert found[0] == pytest.approx(expected[0], rel=2**-7)  # its eight digits
+    assert actual != expected[:3]
+    assert actual[0] == pytest.approx(expected[0], rel=2**-7)  # its eight digits
 
 
 def scored(monkeypatch: pytest.MonkeyPatch, *bleu: float) -> None:
     """Let the validations of a training have these scores, in turn."""
-    found = (Measurement(scores={"loss": 1.0, "bleu": score}, lines=[""] * 7) for score in bleu)
-    monkeypatch.setattr(TASK, "validate", lambda prepared: next(found))
+    actual = (Measurement(scores={"loss": 1.0, "bleu": score}, lines=[""] * 7) for score in bleu)
+    monkeypatch.setattr(TASK, "validate", lambda prepared: next(actual))
 
 
 def test_patience_ends_a_training(

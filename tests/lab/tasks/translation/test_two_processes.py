@@ -60,13 +60,13 @@ def test_two_processes_train_the_run_of_one(
     assert len(set(samples(done.stderr))) > 3, "the test needs translations that differ"
     one, two = (read(tmp_path / name / "log.json") for name in ("one", "two"))
     assert [entry["step"] for entry in two] == [entry["step"] for entry in one]
-    for expected, found in zip(one, two, strict=True):
+    for expected, actual in zip(one, two, strict=True):
         for name in ("loss", "grad_norm", "eval_loss", "eval_bleu"):
             if name in expected:  # sums in another order
-                assert found[name] == pytest.approx(expected[name], rel=1e-4)
+                assert actual[name] == pytest.approx(expected[name], rel=1e-4)
     assert read(tmp_path / "two" / "result.json")["bleu"] == read(tmp_path / "one" / "result.json")["bleu"]
 
-    expected, found = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
+    expected, actual = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
     for name, weight in expected.items():
         # Adam divides by the size of the gradient, so that rounding shows in elements with hardly any
-        torch.testing.assert_close(found[name], weight, rtol=0, atol=2e-3)
+        torch.testing.assert_close(actual[name], weight, rtol=0, atol=2e-3)

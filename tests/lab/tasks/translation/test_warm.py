@@ -42,9 +42,9 @@ def test_a_zero_flow_leaves_the_loss_of_stage_1_unchanged(stage1: Path, files: F
     started = warm_started(config(stage1, "floater", start="zero"), trained, "stage 1")
     batch = collate([TokenPairs.of(pairs(files["valid"]), tokenizer)[i] for i in range(7)], pad=0)
     for training in (False, True):
-        expected, found = (model.train(training)(**batch) for model in (trained, started))
-        assert torch.equal(found.logits, expected.logits)
-        assert torch.equal(found.loss, expected.loss)
+        expected, actual = (model.train(training)(**batch) for model in (trained, started))
+        assert torch.equal(actual.logits, expected.logits)
+        assert torch.equal(actual.loss, expected.loss)
     small = warm_started(config(stage1, "floater", start="small"), trained, "stage 1").eval()
     assert not torch.equal(small(**batch).loss, trained.eval()(**batch).loss)
 
@@ -125,7 +125,7 @@ def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, traine
         warm_started(wide, plain, "stage 1")
 
 
-def of_tables(length: int, **changes: Any) -> FloaterConfig:
+def table_config(length: int, **changes: Any) -> FloaterConfig:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
     return FloaterConfig(**sizes, decoder_layers=1, vocab_size=20, training_length=length, **changes)
 
@@ -134,37 +134,37 @@ ADDED = {"name": "floater", "injection": "add", "start": "zero"}
 
 
 def test_a_flow_is_added_to_trained_tables() -> None:
-    before = FloaterForConditionalGeneration(of_tables(16, position="learned")).eval()
+    before = FloaterForConditionalGeneration(table_config(16, position="learned")).eval()
     ids = torch.randint(3, 20, (2, 16))
     for length in (16, 24):
-        after = warm_started(of_tables(length, position=["learned", ADDED]), before, "stage 1").eval()
+        after = warm_started(table_config(length, position=["learned", ADDED]), before, "stage 1").eval()
         with torch.no_grad():
-            expected, found = (model(ids, decoder_input_ids=ids).logits for model in (before, after))
-            assert torch.equal(found, expected)
+            expected, actual = (model(ids, decoder_input_ids=ids).logits for model in (before, after))
+            assert torch.equal(actual, expected)
             after(torch.randint(3, 20, (2, length)), decoder_input_ids=ids)
     old, new = before.encoder.position.table(0).weight, after.encoder.position.parts[0].table(0).weight
     assert torch.equal(new[:16], old)
     torch.testing.assert_close(new[16:], fit_flow(old.detach())(torch.arange(16.0, 24.0).double()).float())
     with pytest.raises(DataError, match=r"tables.0.weight is \(16, 16\) there and \(8, 16\) here"):
-        warm_started(of_tables(8, position=["learned", ADDED]), before, "stage 1")
+        warm_started(table_config(8, position=["learned", ADDED]), before, "stage 1")
 
 
 @pytest.mark.parametrize(
     "parts", [["rotary", ADDED], ["learned", "floater"], ["learned", "learned"], ["learned", ADDED, "alibi"]]
 )
 def test_other_compositions_do_not_continue_tables(parts: list[Any]) -> None:
-    before = FloaterForConditionalGeneration(of_tables(16, position="learned"))
+    before = FloaterForConditionalGeneration(table_config(16, position="learned"))
     with pytest.raises(DataError, match="'learned', which 'compose' cannot continue; valid: that model and"):
-        warm_started(of_tables(16, position=parts), before, "stage 1")
+        warm_started(table_config(16, position=parts), before, "stage 1")
     options = {"name": "learned", "blocks": "all"}
     with pytest.raises(DataError, match="has the position option blocks 'input', not 'all'"):
-        warm_started(of_tables(16, position=[options, ADDED]), before, "stage 1")
+        warm_started(table_config(16, position=[options, ADDED]), before, "stage 1")
 
 
 def test_a_decoder_of_another_encoding_goes_on_with_the_same_one_only() -> None:
     apart = {"position": "learned", "decoder_position": "floater"}
-    before = FloaterForConditionalGeneration(of_tables(16, **apart))
-    after = warm_started(of_tables(16, **apart), before, "stage 1")
+    before = FloaterForConditionalGeneration(table_config(16, **apart))
+    after = warm_started(table_config(16, **apart), before, "stage 1")
     assert torch.equal(
         after.decoder.blocks[0].attention.query.weight, before.decoder.blocks[0].attention.query.weight
     )
@@ -174,7 +174,7 @@ def test_a_decoder_of_another_encoding_goes_on_with_the_same_one_only() -> None:
         (apart | {"decoder_position_options": {"delta": 0.5}}, "position option delta 0.1, not 0.5"),
     ):
         with pytest.raises(DataError, match=message):
-            warm_started(of_tables(16, **changes), before, "stage 1")
+            warm_started(table_config(16, **changes), before, "stage 1")
 
 
 def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files: Files) -> None:
@@ -182,9 +182,9 @@ def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files
         parts = {"data": {"vocabulary": str(vocabulary)}, "training": {"warm_start": str(stage1)}}
         return settings(tmp_path, files, "stage2", **parts)
 
-    own = load_run(stage1, "cpu")[1].get_vocab()
-    found = TASK.processor(asked(stage1), tmp_path / "stage2", pairs(files["train"]))
-    assert found.get_vocab() == own
+    vocabulary_before = load_run(stage1, "cpu")[1].get_vocab()
+    actual = TASK.processor(asked(stage1), tmp_path / "stage2", pairs(files["train"]))
+    assert actual.get_vocab() == vocabulary_before
     train_bpe(["another text"], 280).save_pretrained(tmp_path / "other")
     with pytest.raises(DataError, match=r"data.vocabulary, .*other, is not that of training.warm_start"):
         TASK.processor(asked(tmp_path / "other"), tmp_path / "stage2", pairs(files["train"]))
