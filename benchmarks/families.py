@@ -262,11 +262,13 @@ def page(outcomes: list[Outcome], total: int) -> str:
     kinds = Counter(each.reason for each in built if each.result == "extended")
     methods = ["| positions, default method | classes |", "|---|---:|"]
     methods += [f"| {kind} | {count} |" for kind, count in kinds.most_common()]
-    refusals = ["| reason | classes |", "|---|---|"]
-    for reason in dict.fromkeys(each.reason for each in built if each.result == "refused"):
-        names = ", ".join(f"`{each.name}`" for each in built if each.reason == reason)
-        refusals.append(f"| {reason} | {names} |")
-    missing = [f"`{each.name}` ({each.reason})" for each in outcomes if each.result == "not built"]
+    refusals, missing = (
+        [
+            f"| {reason} | {', '.join(f'`{each.name}`' for each in outcomes if each.reason == reason)} |"
+            for reason in dict.fromkeys(each.reason for each in outcomes if each.result == result)
+        ]
+        for result in ("refused", "not built")
+    )
     failing = [f"- `{each.name}`: {each.reason} ({each.text})" for each in built if each.result == "failing"]
     commits = Counter(each.commit for each in outcomes)
     return PAGE.format(
@@ -278,7 +280,7 @@ def page(outcomes: list[Outcome], total: int) -> str:
         counts="\n".join(rows),
         methods="\n".join(methods),
         refusals="\n".join(refusals),
-        missing=", ".join(missing) or "none",
+        missing="\n".join(missing),
         failing="\n".join(failing) or "None fails.",
     )
 
@@ -337,10 +339,15 @@ Some that were decided one by one:
 
 ## Refused
 
+| reason | classes |
+|---|---|
 {refusals}
 
-Not built here, because a library is missing, there is no class of models, or no small configuration is known:
-{missing}.
+## Not built
+
+| reason | classes |
+|---|---|
+{missing}
 
 ## Provenance
 

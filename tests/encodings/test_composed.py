@@ -170,7 +170,7 @@ def test_a_saved_model_names_every_option_of_the_parts_of_a_mixture():
         position="mix", position_options={"model": {"name": "compose", "models": ["shaw"]}}
     )
     written = config.to_diff_dict()["position_options"]
-    assert written["model"]["models"] == [{"name": "shaw", "clip": 16, "values": True}]
+    assert written["model"]["models"] == [{"name": "shaw", "clip": 16, "values": True, "vectors": "learned"}]
     assert written["other"] == {"name": "none"}
 
 

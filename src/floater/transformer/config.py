@@ -311,8 +311,8 @@ class FloaterConfig(PreTrainedConfig):
         So a default that changes later does not change saved models.
 
         Example:
-            >>> FloaterConfig(position="sinusoidal").to_diff_dict()["position_options"]
-            {'injection': 'input', 'blocks': 'input', 'uncovered': 'keep'}
+            >>> FloaterConfig(position="t5").to_diff_dict()["position_options"]["buckets"]
+            32
         """
         written: dict[str, Any] = super().to_diff_dict()
         for name in ("position", "decoder_position"):

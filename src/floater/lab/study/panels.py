@@ -114,9 +114,11 @@ def learning(results: Results) -> Iterator[Panel]:
 
 def _validated(results: Results) -> str:
     """Describe what a validation scored: the weights of a step, with the translations that did not end."""
-    training = results.outcomes[0].trial.settings.training
-    parts = []
-    if training.average_last:
+    settings, parts = (
+        results.outcomes[0].trial.settings,
+        [],
+    )  # stored results have no settings of their trials
+    if settings is not None and (training := settings.training).average_last:
         parts.append(
             "Of the weights at each step; tests are of the mean of the last "
             f"{training.average_last} checkpoints."
