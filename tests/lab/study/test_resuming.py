@@ -265,7 +265,9 @@ def test_a_warm_start_waits_for_the_trial_that_it_starts_from(
         match=r"trial floater-1: since its training began, training\.warm_start: .*sinusoidal-1 is missing",
     ):
         run.study(asked)
-    common["data"]["vocabulary"] = "no-such-vocabulary"
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "tokenizer.json").write_text("{")
+    common["data"]["vocabulary"] = str(tmp_path / "broken")
     other = settings(tmp_path / "other", models=models, seeds=[1], settings=common)
     caplog.set_level("INFO", "floater")
     failed = run.study(other)
