@@ -243,7 +243,8 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    """Return the message in one line, without the folders in which modules are installed."""
+    return re.sub(r" from '/[^']*'", "", " ".join(str(error).split()))
 
 
 def page(outcomes: list[Outcome], total: int) -> str:
