@@ -59,7 +59,7 @@ WORDS = {
     "lr5e4": "a quarter of the learning rate",
     "lr2e3": "the full learning rate",
 }
-"""What the parts of a variant's name in a configuration mean."""
+"""Meaning of each part of a variant's name in a configuration."""
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
 
@@ -233,7 +233,7 @@ def spread(values: list[float], digits: int) -> str:
 
 
 def words(name: str, study: str = "") -> str:
-    """Return the name of a variant in words; what its whole table has is left out.
+    """Return the name of a variant in words, without the parts that all variants of its table share.
 
     >>> words("floater_relative-cross"), words("t5-lr1e3-twice", "generated_copy")
     ('`floater_relative`, sinusoids in cross-attention', '`t5`, half the learning rate, 3,000 steps')

@@ -19,7 +19,6 @@ from transformers import (
 )
 
 import floater
-from floater import FloaterConfig
 from floater.pretrained import plain_model
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
 
@@ -71,17 +70,6 @@ def coded_llama(method: str) -> Callable[[Path], Any]:
     return build
 
 
-def model_of_this_library(kind: Any, position: str) -> Any:
-    torch.manual_seed(0)
-    config = FloaterConfig.preset("tiny", vocab_size=zoo.VOCABULARY, position=position, training_length=64)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 16, 20, 2
-    model = kind(config).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    model.bake(128)
-    return model
-
-
 MODELS: Mapping[str, Callable[[Path], Any]] = {
     "BERT, longer table": bert,
     "BERT, plugged and baked": lambda _: baked_bert(),
@@ -94,12 +82,12 @@ MODELS: Mapping[str, Callable[[Path], Any]] = {
     "Llama, clex, plain": lambda _: plain_model(extended("llama", "clex")),
     "Llama, self_extend, code": coded_llama("self_extend"),
     "Llama, log_n, code": coded_llama("log_n"),
-    "FloaterForMaskedLM, floater": lambda _: model_of_this_library(FloaterForMaskedLM, "floater"),
-    "FloaterForMaskedLM, floater_relative": lambda _: model_of_this_library(
-        FloaterForMaskedLM, "floater_relative"
+    "FloaterForMaskedLM, floater": lambda _: zoo.model_of_this_library(FloaterForMaskedLM, "floater", 128),
+    "FloaterForMaskedLM, floater_relative": lambda _: zoo.model_of_this_library(
+        FloaterForMaskedLM, "floater_relative", 128
     ),
-    "FloaterForCausalLM, floater_relative": lambda _: model_of_this_library(
-        FloaterForCausalLM, "floater_relative"
+    "FloaterForCausalLM, floater_relative": lambda _: zoo.model_of_this_library(
+        FloaterForCausalLM, "floater_relative", 128
     ),
 }
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 import floater
-from floater import FloaterConfig
 from floater.pretrained import ExtendError, PlugError
 from floater.transformer import FloaterForCausalLM
 
@@ -26,18 +25,6 @@ OLD, NEW = 58, 12
 
 GREEDY: dict[str, Any] = {"max_new_tokens": NEW, "do_sample": False, "eos_token_id": None, "pad_token_id": 1}
 CACHED: dict[str, Any] = {**GREEDY, "use_cache": True}  # the default of MPT is False
-
-
-def model_of_this_library(position: str, length: int | None = None) -> Any:
-    torch.manual_seed(0)
-    config = FloaterConfig.preset("tiny", vocab_size=zoo.VOCABULARY, position=position, training_length=64)
-    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 16, 20, 2
-    model = FloaterForCausalLM(config).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    if length is not None:
-        model.bake(length)
-    return model
 
 
 def plugged(name: str, length: int | None = None) -> Any:
@@ -54,8 +41,11 @@ def plugged(name: str, length: int | None = None) -> Any:
 GROUPED = {"window": 5, "group": 8, "temperature": True}
 PLAIN = ("linear", "ntk", "dynamic", "yarn", "llama3", "longrope", "clipped", "dropped")
 KINDS: dict[str, Callable[[], Any]] = {
-    **{f"ours, {name}": functools.partial(model_of_this_library, name) for name in ("floater", "rotary")},
-    "ours, baked": functools.partial(model_of_this_library, "floater_relative", 128),
+    **{
+        f"ours, {name}": functools.partial(zoo.model_of_this_library, FloaterForCausalLM, name)
+        for name in ("floater", "rotary")
+    },
+    "ours, baked": functools.partial(zoo.model_of_this_library, FloaterForCausalLM, "floater_relative", 128),
     **{f"{name}, plugged": functools.partial(plugged, name) for name in ("gpt2", "llama", "gemma3")},
     "llama, plugged and baked": functools.partial(plugged, "llama", 128),
     **{f"llama, {name}": functools.partial(extended, "llama", name) for name in (*PLAIN, "clex", "log_n")},

@@ -73,6 +73,8 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
+from floater import FloaterConfig
+
 VOCABULARY, PADDING = 40, 1
 _SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 20}
 _TEXT = {"vocab_size": VOCABULARY, "pad_token_id": PADDING, "bos_token_id": 0, "eos_token_id": 2}
@@ -268,3 +270,16 @@ def noisy(model: Any) -> None:
     torch.manual_seed(3)
     for parameter in model.floater.parameters():
         nn.init.normal_(parameter, std=0.3)
+
+
+def model_of_this_library(kind: Any, position: str, length: int | None = None) -> Any:
+    """Return a small model of `floater.transformer`, baked for a length if there is one."""
+    torch.manual_seed(0)
+    config = FloaterConfig.preset("tiny", vocab_size=VOCABULARY, position=position, training_length=64)
+    config.hidden_size, config.intermediate_size, config.num_hidden_layers = 16, 20, 2
+    model = kind(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    if length is not None:
+        model.bake(length)
+    return model

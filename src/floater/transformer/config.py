@@ -65,7 +65,7 @@ _TP_PLAN = {
     )
     for name, style in styles.items()
 }
-"""How Transformers shares the weights of an encoder, or of a language model, among processes."""
+"""The tensor-parallel plan of Transformers for an encoder or a language model."""
 
 
 @strict

@@ -68,7 +68,7 @@ def test_a_loss_that_chose_the_checkpoint_is_drawn_once(finished: Results) -> No
 
 
 def test_the_figure_of_a_validation_says_what_was_scored(finished: Results) -> None:
-    """Of a step's weights, whatever the tests score, and with translations that ran on."""
+    """The caption says which weights were validated and how many translations did not end."""
     log = [
         {"step": step, "eval_loss": 1.0, "eval_bleu": 9.0, "eval_cut_translations": step} for step in (1, 3)
     ]

@@ -1,4 +1,4 @@
-"""What a training needs is what it then takes, and too little room is refused before it begins."""
+"""Estimated needs equal what a training takes; a run with too little room is refused before it begins."""
 
 import logging
 import shutil

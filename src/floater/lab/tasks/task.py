@@ -297,14 +297,13 @@ class Task(ABC):
             if data.is_unknown and state.is_main_process:
                 logger.warning("%s has no record of its data: that they are the same is not checked", run)
             self.check_needs(settings)
-            keep = bool(self.stored) and is_large(data.size)
 
-            def store(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-                if not keep:
-                    return make()
+            def store_in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:
                 key = [what, self.name, data.digest, asdict(settings.data)]
                 key += [processor.backend_tokenizer.to_str() for processor in processors]
                 return stored(encoded or run / ENCODED, key, self.stored, make)
+
+            store = store_in_files if self.stored and is_large(data.size) else _unstored
 
             with main_process_first():
                 splits = Splits(*store("text", lambda: self.read(settings)))

@@ -6,17 +6,51 @@ of them are one array and the ends of its parts, which may be memory maps of fil
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+Item = TypeVar("Item")
+_AT_ONCE = 2**16
+
+
+class _Parts(Sequence[Item]):
+    """A sequence whose items are the parts between `ends`."""
+
+    ends: Array
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        start = int(self.ends[number - 1]) if number else 0
+        return self._item(start, int(self.ends[number]))
+
+    def __iter__(self) -> Iterator[Item]:
+        start = 0
+        for first in range(0, len(self.ends), _AT_ONCE):
+            for end in self.ends[first : first + _AT_ONCE].tolist():
+                yield self._item(start, end)
+                start = end
+
+    @abstractmethod
+    def _item(self, start: int, end: int) -> Item:
+        """Return the part from `start` up to `end`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ragged(Sequence[Any]):
+class Ragged(_Parts[Any]):
     """Rows of numbers of different lengths.
 
     Args:
@@ -47,32 +81,8 @@ class Ragged(Sequence[Any]):
         """Return the length of each row, (rows,) int64."""
         return np.diff(self.ends, prepend=0)
 
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    @overload
-    def __getitem__(self, index: int) -> Any: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Any]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
-        start = int(self.ends[number - 1]) if number else 0
-        return self._item(start, int(self.ends[number]))
-
-    def __iter__(self) -> Iterator[Any]:
-        start = 0
-        for first in range(0, len(self.ends), _AT_ONCE):
-            for end in self.ends[first : first + _AT_ONCE].tolist():
-                yield self._item(start, end)
-                start = end
-
     def _item(self, start: int, end: int) -> Any:
         return self.values[start:end]
-
-
-_AT_ONCE = 2**16
 
 
 class TextLines(Ragged):
@@ -95,7 +105,7 @@ class TextLines(Ragged):
 
 
 @dataclass(frozen=True, eq=False)
-class Groups(Sequence[list[Any]]):
+class Groups(_Parts[list[Any]]):
     """Groups of items, as the lines of documents.
 
     Args:
@@ -119,19 +129,8 @@ class Groups(Sequence[list[Any]]):
             np.cumsum([len(group) for group in groups], dtype=np.int64),
         )
 
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    @overload
-    def __getitem__(self, index: int) -> list[Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[list[Any]]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        number = range(len(self))[index]
-        start = int(self.ends[number - 1]) if number else 0
-        return self.items[start : int(self.ends[number])]
+    def _item(self, start: int, end: int) -> list[Any]:
+        return self.items[start:end]
 
     def flat(self) -> Iterator[Any]:
         """Iterate over the items of all groups."""
