@@ -10,16 +10,19 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+import torch
 
-from floater.encodings import catalogue, plugins
+from floater.encodings import build, catalogue, plugins
 from floater.encodings import registry as encodings
 from floater.lab.cli import main
 from floater.lab.settings import SettingsError
 from floater.lab.tasks import registry
+from floater.positions import Positions
 from floater.testing import CHECKS, check_contract
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 QUICK = ["data.train=200", "training.max_steps=30", "training.save_steps=30", "training.eval_steps=30"]
+SPEC = {"dim": 8, "heads": 2, "layers": 3, "max_length": 16}
 
 
 @pytest.fixture
@@ -30,16 +33,57 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
     monkeypatch.setattr(encodings, "_CATALOGUE", dict(encodings._CATALOGUE))
-    for name in ("language_identification", "squared_distance"):
+    for name in ("language_identification", "squared_distance", "log_distance"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return copy
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_encoding_keeps_the_contract(folder: Path, check: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("squared_distance", "squared_distance"),
+        ("log_distance", "distance_mlp"),
+        ("log_distance", "floater_symmetric"),
+    ],
+)
+def test_an_encoding_keeps_the_contract(
+    folder: Path, module: str, name: str, check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(folder)
-    import_module("squared_distance")
-    check_contract("squared_distance", check)
+    import_module(module)
+    check_contract(name, check)
+
+
+def test_rivals_of_the_flow_have_its_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    import_module("log_distance")
+    size = {
+        name: sum(p.numel() for p in build(name, **SPEC).parameters())
+        for name in ("floater_relative", "distance_mlp", "floater_symmetric")
+    }
+    assert size["distance_mlp"] == size["floater_relative"]
+    starts = SPEC["layers"] * 32 * (1 + SPEC["heads"])
+    assert size["floater_symmetric"] == size["floater_relative"] - starts
+
+
+def test_the_rival_without_the_equation_evaluates_the_field_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the field does not depend on u, its value is the slope of the flow's psi at every u."""
+    monkeypatch.syspath_prepend(folder)
+    import_module("log_distance")
+    flow, rival = (build(name, causal=True, **SPEC).double() for name in ("floater_relative", "distance_mlp"))
+    rival.load_state_dict(flow.state_dict())
+    with torch.no_grad():
+        for model in (flow, rival):
+            model.flow.field.inner.weight.zero_()
+            model.flow.field.outer.weight[:, -1:].zero_()
+            model.flow.field.outer.bias.normal_(generator=torch.Generator().manual_seed(1))
+    bias, value = (model.correlation(model.prepare(Positions.arange(16)), 0)[0] for model in (flow, rival))
+    u = torch.log1p(torch.arange(16.0, dtype=torch.float64).clamp(max=8))
+    start = bias[:, -1, -1][:, None]
+    torch.testing.assert_close(bias[:, -1].flip(-1), start + u * value[:, -1].flip(-1), atol=1e-5, rtol=1e-5)
 
 
 def floater(*arguments: str) -> subprocess.CompletedProcess[str]:
