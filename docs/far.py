@@ -1,19 +1,24 @@
 """Draw far.md's figure and write its tables from the scores of the studies: `make docs`.
 
-The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv.
+The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv. Where its `examples.npz` is
+kept beside them, `python docs/far.py --check` computes every score again from the examples.
 """
 
 from __future__ import annotations
 
 import csv
 import re
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
+from math import isclose
 from pathlib import Path
 from statistics import mean, stdev
 
 import themed
 from matplotlib import pyplot
+
+from floater.lab.study.per_example import read_examples
 
 HERE = Path(__file__).parent
 SCORES, PAGE = HERE / "far", HERE / "far.md"
@@ -290,8 +295,26 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
     pyplot.close(figure)
 
 
+def check(file: Path) -> list[str]:
+    """Return the lines of a table of scores that do not follow from the examples beside it."""
+    examples, wrong = read_examples(file.with_suffix(".npz")), []
+    with file.open(encoding="utf-8") as table:
+        for line in csv.DictReader(table):
+            measurement = examples[line["model"], int(line["seed"]), line["test"]]
+            low, high = int(line["low"] or 0), float(line["high"] or "inf")
+            within = (measurement.lengths >= low) & (measurement.lengths < high)
+            score = measurement.score(line["metric"], within)
+            stored = float(line["score"]) if line["score"] else None
+            if score != stored and not (score and stored and isclose(score, stored)):
+                wrong.append(f"{file.name}: {line} has {score} by its examples")
+    return wrong
+
+
 def main() -> None:
-    """Write the figure and the tables."""
+    """Write the figure and the tables, or check the scores."""
+    if sys.argv[1:] == ["--check"]:
+        files = [path.with_suffix(".csv") for path in sorted(HERE.glob("*/*.npz"))]
+        sys.exit("\n".join(line for file in files for line in check(file)) or None)
     opening = tuple(study for study in STUDIES if study.name in OPENING)
     for name, studies, columns in (("opening", opening, 2), ("lengths", STUDIES, 2)):
         draw(studies, SCORES / f"{name}.svg", columns)

@@ -19,6 +19,7 @@ from floater.lab.study import report as reports
 from floater.lab.study import run, summary, tables
 from floater.lab.study.grid import grid
 from floater.lab.study.panels import learning
+from floater.lab.study.per_example import PER_EXAMPLE, read_examples
 from floater.lab.study.results import Column, Results, gather
 from floater.lab.study.settings import StudySettings
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
@@ -150,6 +151,21 @@ def test_the_tables_agree_with_each_other(finished: Results) -> None:
     parameters = {variant["model"]: variant["position parameters"] for variant in rows(folder / "table.csv")}
     assert parameters["learned-input"] == str(2 * 1024 * 16)  # a table for the encoder, one for the decoder
     assert parameters["learned-all"] == str((2 + 1) * 1024 * 16)  # of two blocks and of one
+
+
+def test_every_score_follows_from_the_stored_examples(finished: Results) -> None:
+    folder = Path(finished.settings.folder)
+    stored = read_examples(folder / PER_EXAMPLE)
+    recomputed = 0
+    for line in rows(folder / "scores.csv"):
+        measurement = stored[line["model"], int(line["seed"]), line["test"]]
+        low, high = int(line["low"] or 0), float(line["high"] or "inf")
+        score = measurement.score(line["metric"], (measurement.lengths >= low) & (measurement.lengths < high))
+        assert (score is None) == (line["score"] == "")
+        if score is not None:
+            assert score == pytest.approx(float(line["score"]), rel=1e-12)
+            recomputed += 1
+    assert recomputed > 100
 
 
 def test_it_has_what_a_paper_needs(finished: Results) -> None:

@@ -17,6 +17,7 @@ from floater.encodings.composed.parts import Composite, Named, named
 from floater.lab.citations import citation, study_trees
 from floater.lab.settings import dump
 from floater.lab.study import figures, panels, short_to_long, summary, tables
+from floater.lab.study.per_example import PER_EXAMPLE, write_examples
 from floater.lab.study.results import Results
 from floater.lab.study.trial import software
 from floater.lab.training.files import write_whole
@@ -39,7 +40,8 @@ def write_report(results: Results, origin: str) -> Path:
 
     Returns:
         The report; beside it are `table.md`, `table.csv`, `table.tex` (LaTeX with booktabs), `trials.csv`,
-        `scores.csv`, `comparisons.csv`, `references.bib`, and `figures/` with each figure as PDF and SVG.
+        `scores.csv`, `comparisons.csv`, `examples.npz` (see `write_examples`), `references.bib`, and
+        `figures/` with each figure as PDF and SVG.
     """
     folder = Path(results.settings.folder)
     texts = {"references.bib": _citation(results) + "\n"}
@@ -59,6 +61,8 @@ def write_report(results: Results, origin: str) -> Path:
     changed = [name for name, text in texts.items() if _differs(folder / name, text)]
     for name, text in texts.items():
         write_whole(folder / name, text)
+    if any(outcome.measured for outcome in results.outcomes):
+        write_examples(results, folder / PER_EXAMPLE)
     (folder / FIGURES).mkdir(exist_ok=True)
     for panel in [*charts.lengths, *charts.learning, *charts.costs, *(p for s in sections for p in s.panels)]:
         figures.save(panel.figure, folder / FIGURES / panel.name)

@@ -1,0 +1,118 @@
+"""Write the tables of protocol.md from the scores and validation losses in docs/protocol/: `make docs`."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from statistics import mean
+
+from far import BEGIN, END, spread
+
+from floater.lab.study.significance import holm, paired_t_p
+
+HERE = Path(__file__).parent
+PAGE = HERE / "protocol.md"
+FLOW = "floater_relative"
+RATES, SEEDS = ("1e-3", "2e-3", "4e-3"), (21, 22, 23, 24, 25)
+CHOOSING = SEEDS[0]
+Trials = dict[tuple[str, str, int], dict[int, float]]
+"""BLEU by the lower bound of the bin, by variant, rate and seed; the validation loss is at -1."""
+
+
+def read(folder: Path) -> Trials:
+    """Return the scores of `scores.csv` and the losses of `validation.csv` (model, seed, loss)."""
+    trials: Trials = {}
+    with (folder / "scores.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            if line["metric"] == "bleu" and line["test"] == "lengths" and line["low"]:
+                trials.setdefault(_key(line), {})[int(line["low"])] = float(line["score"])
+    with (folder / "validation.csv").open(encoding="utf-8") as file:
+        for line in csv.DictReader(file):
+            trials[_key(line)][-1] = float(line["loss"])
+    return trials
+
+
+def _key(line: dict[str, str]) -> tuple[str, str, int]:
+    variant, rate = re.fullmatch(r"(.+)-(\de-\d)", line["model"]).groups()  # type: ignore[union-attr]
+    return variant, rate, int(line["seed"])
+
+
+def chosen(trials: Trials) -> dict[str, str]:
+    """Return the rate of each variant with the lowest validation loss of the seed that chooses.
+
+    >>> chosen({("none", "1e-3", 21): {-1: 0.5}, ("none", "2e-3", 21): {-1: 0.4}})
+    {'none': '2e-3'}
+    """
+    rates: dict[str, str] = {}
+    for variant, rate, seed in trials:
+        if seed == CHOOSING:
+            best = rates.setdefault(variant, rate)
+            if trials[variant, rate, seed][-1] < trials[variant, best, seed][-1]:
+                rates[variant] = rate
+    return rates
+
+
+def table(trials: Trials) -> str:
+    """Return means and deviations over the seeds, the furthest first, with the registered tests."""
+    rates = chosen(trials)
+    seeds = {name: [s for s in SEEDS if (name, rate, s) in trials] for name, rate in rates.items()}
+    bins = sorted({low for scores in trials.values() for low in scores if low >= 0})
+
+    def scores(name: str, low: int, of: list[int]) -> list[float]:
+        return [trials[name, rates[name], seed][low] for seed in of]
+
+    rivals = [name for name in rates if name != FLOW]
+    shared = {name: [seed for seed in seeds[name] if seed in seeds[FLOW]] for name in rivals}
+    differences = {
+        name: [
+            ours - theirs
+            for ours, theirs in zip(
+                scores(FLOW, bins[-1], shared[name]), scores(name, bins[-1], shared[name]), strict=True
+            )
+        ]
+        for name in rivals
+    }
+    ps = {name: paired_t_p(values) for name, values in differences.items()}
+    tested = [name for name in rivals if ps[name] is not None]
+    corrected = dict(zip(tested, holm([ps[name] or 0.0 for name in tested]), strict=True))
+    head = ["self-attention", "rate", "loss", *(f"{low}+" for low in bins), "seeds", "flow better by", "p"]
+    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(head) - 2)]
+    for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1], seeds[name]))):
+        cells = [spread(scores(name, low, seeds[name]), 3 if low < 0 else 1) for low in (-1, *bins)]
+        better = "" if name == FLOW else spread(differences[name], 1)
+        p = f"{corrected[name]:.3f}" if name in corrected else ""
+        lines.append(
+            f"| `{name}` | {rates[name]} | {' | '.join(cells)} | {len(seeds[name])} | {better} | {p} |"
+        )
+    return "\n".join(lines)
+
+
+def choice(trials: Trials) -> str:
+    """Return the validation losses that chose the rates."""
+    rates = chosen(trials)
+    lines = [f"| self-attention | {' | '.join(RATES)} |", "|---|" + "---:|" * len(RATES)]
+    for name in rates:
+        cells = []
+        for rate in RATES:
+            scores = trials.get((name, rate, CHOOSING))
+            text = "" if scores is None else f"{scores[-1]:.3f}"
+            cells.append(f"**{text}**" if rate == rates[name] else text)
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Write the tables into the page, once there are scores."""
+    if not (HERE / "protocol").is_dir():
+        return
+    trials, text = read(HERE / "protocol"), PAGE.read_text(encoding="utf-8")
+    for name, part in (("rates", choice(trials)), ("scores", table(trials))):
+        begin, end = BEGIN.format(name), END.format(name)
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
