@@ -18,8 +18,8 @@ def write_examples(results: Results, file: Path) -> None:
 
     Args:
         results: the study's results.
-        file: a NumPy archive of arrays "variant/seed/test/lengths", (n,), and "variant/seed/test/metric", (n, k),
-            whose sums over examples give the metric.
+        file: a NumPy archive of arrays "variant/seed/test/lengths", (n,), and "variant/seed/test/metric",
+            (n, k), whose sums over examples give the metric.
     """
     arrays = {}
     for outcome in results.outcomes:
