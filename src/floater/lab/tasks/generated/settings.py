@@ -14,7 +14,7 @@ from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.times import Times
 
 __all__ = ["Data", "GeneratedSettings", "Model"]
-_OF_SOME_PROBLEMS = {name for problem in PROBLEMS.values() for name in problem.options}
+_OPTIONS = {name for problem in PROBLEMS.values() for name in problem.options}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Data(Options):
         read = PROBLEMS[self.problem].options
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.name in _OF_SOME_PROBLEMS - {*read} and value != option.default:
+            if option.name in _OPTIONS - {*read} and value != option.default:
                 raise ValueError(
                     f"{option.name} is {value}, which problem '{self.problem}' does not read; of such "
                     f"options it reads {' and '.join(read) or 'none'}"
