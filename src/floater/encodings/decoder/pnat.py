@@ -49,7 +49,7 @@ class PositionLearning(PositionModel):
     card = Card(
         paper="Bao et al. 2019",
         link="https://arxiv.org/abs/1911.10677",
-        stacks={"decoder": "translation, all tokens at once"},
+        stacks={"decoder": "translation and paraphrases, all tokens at once"},
         point="absolute",
         equation="x_t + p_{z_t}; z a permutation: p(z | x) = prod_t p(z_t | z_{<t}, x) of a pointer network",
         parameters="23 * d * d // 2 + 13 * d",

@@ -53,7 +53,7 @@ class Tree(Structured, AddedVectors):
     card = Card(
         paper="Shiv and Quirk 2019",
         link="https://papers.nips.cc/paper/9376-novel-positional-encodings-to-enable-tree-based-transformers",
-        stacks={"encoder": "programs, parsed sentences", "decoder": "programs"},
+        stacks={"encoder": "programs", "decoder": "programs, logical forms"},
         point="absolute",
         equation="x_t + [p^i e_{b_i}]_{p, i}, b_i the branches up to the root",
         parameters="d // (branching * depth)",

@@ -8,6 +8,7 @@ PLOTS = {
     "similarity": "cosine similarity of positions (Dufter et al. 2022, Figure 10)",
     "smoothness": "norm and smoothness along the sequence",
     "attention": "attention by position alone, per head (Ke et al. 2021, Figure 5)",
+    "same_word": "attention logits where every token is the same word, per head",
     "terms": "logits of units and positions by units and positions (Dufter et al. 2022, equation 4)",
     "flow": "the flow as curves over time",
     "probe": "how well a linear probe reads the position",

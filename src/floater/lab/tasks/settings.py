@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import torch
+
 from floater.encodings import PositionError, PositionModel, options
 from floater.encodings.composed.parts import resolved
 from floater.encodings.spec import Site
@@ -18,6 +20,7 @@ from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE, load_bpe
 from floater.lab.training.paths import files_named
 from floater.lab.training.run import MODEL, VOCABULARY, inside
 from floater.lab.training.settings import TrainingSettings, check_numbers, check_trained_flow
+from floater.positions import Positions
 from floater.transformer import FloaterConfig
 from floater.transformer.stacks import position_model
 
@@ -309,6 +312,57 @@ def files_of(data: Any, *names: str) -> dict[str, Any]:
         folder = inside(Path(vocabulary), VOCABULARY, MODEL)
         files["data.vocabulary"] = folder / TOKENIZER_FILE if folder.is_dir() else folder
     return files
+
+
+def check_fields(model: Model, **supplied: tuple[bool, str]) -> None:
+    """Refuse an encoding of fields of positions that the data lack, and second positions without a reader.
+
+    Args:
+        model: settings of the model.
+        **supplied: by the name of a field, "language" or "reordered": whether the settings of the data supply
+            it, and a hint at how they do.
+
+    Raises:
+        ValueError: if the encoding of the text reads a field that is not supplied; or if it does not read
+            second positions, and these are.
+    """
+    for name, (is_supplied, hint) in supplied.items():
+        is_read = reads(model.position_model(), name)
+        if is_read and not is_supplied:
+            raise ValueError(
+                f"position model '{model.position}' reads the field '{name}' of positions; {hint}"
+            )
+        if is_supplied and not is_read and name == "reordered":
+            raise ValueError(
+                f"data has second positions, which position model '{model.position}' does not read; leave "
+                "them out, or choose xl or xl_heads"
+            )
+
+
+def reads(position: PositionModel, name: str) -> bool:
+    """Return whether a position model refuses positions without a field.
+
+    Args:
+        position: the position model.
+        name: "language" or "reordered".
+
+    Example:
+        >>> model = Model(position="language_specific").position_model()
+        >>> reads(model, "language"), reads(model, "reordered")
+        (True, False)
+    """
+    positions = Positions.tree([[-1, 0]])
+    zeros = torch.zeros(1, positions.query.shape[1], dtype=torch.long)
+    positions = positions.but(language=zeros, reordered=zeros, token=zeros, target_length=torch.tensor([2]))
+    try:
+        position.prepare(positions)
+    except PositionError:
+        return False
+    try:
+        position.prepare(positions.but(**{name: None}))
+    except PositionError:
+        return True
+    return False
 
 
 def vocabulary_size(data: Any) -> int:

@@ -14,14 +14,17 @@ from torch import nn
 from torch.nn import functional as F
 
 from floater.encodings import options
+from floater.errors import DataError
 from floater.lab.tasks import settings
-from floater.lab.tasks.corpora.conllu import Sentence, read_sentences
+from floater.lab.tasks.corpora.conllu import Sentence, head_order, read_sentences
+from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded, keep_short, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
-from floater.lab.tasks.task import Prepared, Task
+from floater.lab.tasks.task import Prepared, Splits, Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
+from floater.lab.training.run import RunPath
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.positions import Positions
 from floater.transformer import FloaterForTokenClassification
@@ -34,23 +37,41 @@ class Data:
 
     Attributes:
         train: CoNLL-U file of the training sentences; or, without trees, a table or a data set of Hugging
-            Face with the words and the tags of a sentence in a row, as lists or separated by spaces.
-        valid: file of the validation sentences.
+            Face with the words and the tags of a sentence in a row, as lists or separated by spaces. Or a
+            mapping of languages to such files, as in {en: FILE, de: FILE}.
+        valid: file of the validation sentences, or a mapping as in `train`.
         columns: names of the columns of a table, as in {words: tokens, tags: ner_tags}; by default guessed.
         min_count: minimum count of a word in the training sentences; rarer words count as unknown.
         suffix: number of final letters by which unknown words are distinguished; 0 for a single unknown word.
         max_tokens: maximum number of words of a training sentence; longer ones are excluded and counted.
+        reordering: order of the second positions that `xl` and `xl_heads` read: head_final or head_initial,
+            in which each head of the tree follows or precedes its dependents (Isozaki et al. 2010).
     """
 
-    train: str
-    valid: str
+    train: str | dict[str, str]
+    valid: str | dict[str, str]
     columns: dict[str, str] = field(default_factory=dict)
     min_count: int = 2
     suffix: int = 3
     max_tokens: int | None = None
+    reordering: Literal["head_final", "head_initial"] | None = None
 
     def __post_init__(self) -> None:
         check_numbers(self, positive=("max_tokens",), min_count=1, suffix=0)
+        if isinstance(self.train, str) != isinstance(self.valid, str):
+            raise ValueError("train and valid must both be a file, or both files by language")
+        if not self.train:
+            raise ValueError("train names no file")
+        if not isinstance(self.valid, str) and (other := [x for x in self.valid if x not in self.languages]):
+            raise ValueError(f"valid has the language '{other[0]}'; train has {', '.join(self.languages)}")
+
+    @property
+    def languages(self) -> list[str]:
+        """Return the languages of the training sentences, whose indices are their ids; empty for one file.
+
+        They are sorted, since files of settings do not keep the order of a mapping.
+        """
+        return [] if isinstance(self.train, str) else sorted(self.train)
 
 
 @dataclass(frozen=True)
@@ -59,7 +80,7 @@ class Model(settings.Model):
 
     Attributes:
         position_options: options of the position model; an option `labels` is by default the list of
-            dependency relations.
+            dependency relations, and `languages` the number of languages.
     """
 
     preset: str = "tiny"
@@ -81,7 +102,16 @@ class TaggingSettings(settings.RunSettings):
     )
 
     def files_read(self) -> dict[str, Any]:
-        return settings.files_of(self.data, "train", "valid")
+        files = settings.files_of(self.data, "train", "valid")
+        return {name: file if isinstance(file, str) else [*file.values()] for name, file in files.items()}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settings.check_fields(
+            self.model,
+            language=(bool(self.data.languages), "give files by language, data.train={en: FILE, de: FILE}"),
+            reordered=(self.data.reordering is not None, "set data.reordering=head_final or head_initial"),
+        )
 
 
 @register("tagging")
@@ -94,12 +124,38 @@ class Tagging(Task):
     load_processor = staticmethod(Vocabulary.from_pretrained)
     shorten = ", or exclude long sentences with data.max_tokens"
 
-    def read_test(self, settings: TaggingSettings, source: Any) -> list[Sentence]:
-        is_structured = structured(settings.model.position_model())
-        return read_sentences(source, structured=is_structured, columns=settings.data.columns)
+    def read(self, settings: TaggingSettings) -> Splits:
+        def sentences(files: str | dict[str, str], split: str) -> list[Sentence]:
+            if isinstance(files, str):
+                return self.read_test(settings, with_split(files, split))
+            parts = [
+                self.read_test(settings, with_split(file, split), name)
+                for name, file in sorted(files.items())
+            ]
+            return [*chain(*parts)]
+
+        return Splits(sentences(settings.data.train, "train"), sentences(settings.data.valid, "valid"))
+
+    def read_test(
+        self, settings: TaggingSettings, source: Any, language: str | None = None
+    ) -> list[Sentence]:
+        """Read a file of a language, which is one of those of the training.
+
+        Raises:
+            DataError: if the file cannot be read, or the run has no such language, or needs one.
+        """
+        data = settings.data
+        if language is None and data.languages:
+            raise DataError(f"{source} needs a language: {', '.join(data.languages)} (--language)")
+        if language is not None and language not in data.languages:
+            languages = ", ".join(data.languages) or "none: data.train is one file"
+            raise DataError(f"language is '{language}'; the run has {languages}")
+        trees = data.reordering is not None or structured(settings.model.position_model())
+        return read_sentences(source, structured=trees, columns=data.columns, language=language)
 
     def toy(self, settings: TaggingSettings) -> list[Sentence]:
-        return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"])]
+        language = next(iter(settings.data.languages), None)
+        return [Sentence(["a", "b"], ["A", "B"], [-1, 0], ["c", "c"], language)]
 
     def make_processor(self, settings: TaggingSettings, train: list[Sentence]) -> Vocabulary:
         words, tags, relations = zip(*((s.words, s.tags, s.relations) for s in train), strict=True)
@@ -109,7 +165,9 @@ class Tagging(Task):
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         lengths = [len(sentence.words) for sentence in examples]
         kept = keep_short(lengths, settings.data.max_tokens if training else None, self.example, self.unit)
-        return encode([examples[i] for i in kept], processor)
+        data = settings.data
+        kept_sentences = [examples[i] for i in kept]
+        return encode(kept_sentences, processor, languages=data.languages, reordering=data.reordering)
 
     def kind(self, settings: Any) -> Any:
         return FloaterForTokenClassification
@@ -119,6 +177,8 @@ class Tagging(Task):
         config.id2label, config.label2id = label_maps(processor.tags).values()
         if "labels" in options(config.position):
             config.position_options = {"labels": 1 + len(processor.relations)} | config.position_options
+        if settings.data.languages and "languages" in options(config.position):
+            config.position_options = {"languages": len(settings.data.languages)} | config.position_options
         return FloaterForTokenClassification(config)
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
@@ -162,39 +222,82 @@ class Tagging(Task):
             report=f"{line}\n{more}",
         )
 
-    measure = Task.evaluate
+    def evaluate(self, run: RunPath, source: Any, *, language: str | None = None) -> Measurement:
+        """Score the final model of a run on a test set.
+
+        Args:
+            run: directory of a finished run.
+            source: file of the test sentences.
+            language: language of the sentences, for a run with files by language.
+
+        Raises:
+            DataError: if the run, the test set or the language is not valid.
+            PositionError: if the position model does not support a sentence.
+        """
+        model, processor, settings = self.load(run)
+        examples = self.encode(settings, processor, self.read_test(settings, source, language))
+        return self.score(settings, model, processor, examples)
+
+    measure = evaluate
 
     def question(self, settings: TaggingSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
         return settings.data.valid if test is None else None
 
     def check_test(self, settings: TaggingSettings, **test: Any) -> None:
         source = test["source"]
-        words = max(len(sentence.words) for sentence in self.read_test(settings, source))
+        sentences = self.read_test(settings, source, test.get("language"))
+        words = max(len(sentence.words) for sentence in sentences)
         settings.model.check_reach(words, f"the longest sentence of {source} has {words} words")
 
 
-def encode(sentences: Sequence[Sentence], vocabulary: Vocabulary) -> Encoded:
-    """Encode sentences; their lengths are in words."""
-    rows = [
-        {
+def encode(
+    sentences: Sequence[Sentence],
+    vocabulary: Vocabulary,
+    *,
+    languages: Sequence[str] = (),
+    reordering: str | None = None,
+) -> Encoded:
+    """Encode sentences; their lengths are in words.
+
+    Args:
+        sentences: sentences.
+        vocabulary: vocabulary of the words.
+        languages: languages, whose indices are their ids; empty where sentences have none.
+        reordering: order of the second positions, see `Data`; None for none.
+    """
+    rows = []
+    for sentence in sentences:
+        row = {
             "input_ids": vocabulary.ids(sentence.words),
             "labels": vocabulary.labels(sentence.tags),
             "parents": sentence.parents,
             "relations": vocabulary.edges(sentence.relations),
         }
-        for sentence in sentences
-    ]
+        if sentence.language is not None:
+            row["language"] = [languages.index(sentence.language)] * len(sentence.words)
+        if reordering is not None:
+            row["reordered"] = head_order(sentence.parents, final=reordering == "head_final")
+        rows.append(row)
     return Encoded(rows, [len(sentence.words) for sentence in sentences], sentences)
 
 
 def collate(examples: Sequence[dict[str, list[int]]], *, structured: bool) -> dict[str, Any]:
-    """Make a padded batch: `input_ids`, `labels`, and `attention_mask` or, if `structured`, `positions`."""
+    """Make a padded batch: `input_ids`, `labels`, and `attention_mask` or `positions`.
+
+    There are positions if the encoding reads trees (`structured`), or sentences have languages or second
+    positions.
+    """
     ids, labels = ([row[name] for row in examples] for name in ("input_ids", "labels"))
     batch: dict[str, Any] = {"input_ids": padded(ids, PAD), "labels": padded(labels, IGNORED)}
+    mask = (batch["input_ids"] != PAD).long()
+    names = [name for name in ("language", "reordered") if name in examples[0]]
+    fields: dict[str, Any] = {name: padded(row[name] for row in examples) for name in names}
     if not structured:
-        return batch | {"attention_mask": (batch["input_ids"] != PAD).long()}
+        positions = {"positions": Positions.from_mask(mask).but(**fields)}
+        return batch | (positions if fields else {"attention_mask": mask})
     relations = [example["relations"] for example in examples]
-    return batch | {"positions": Positions.tree([row["parents"] for row in examples], labels=relations)}
+    trees = Positions.tree([row["parents"] for row in examples], labels=relations)
+    return batch | {"positions": trees.but(**fields)}
 
 
 def structured(model: nn.Module) -> bool:

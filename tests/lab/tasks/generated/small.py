@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.lab.settings import load
+from floater.lab.tasks.corpora.problems import PROBLEMS
 from floater.lab.tasks.generated import GeneratedSettings
 from helpers import write_run_config
 
@@ -12,7 +13,7 @@ SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2, "
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config = {
+    config: dict[str, Any] = {
         "task": "generated",
         "data": {
             "problem": "reverse",
@@ -34,6 +35,9 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
+    problem = PROBLEMS.get(parts.get("data", {}).get("problem", "reverse"))
+    if problem and "symbols" not in problem.options:
+        del config["data"]["symbols"]
     return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 

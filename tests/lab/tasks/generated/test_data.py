@@ -1,7 +1,9 @@
 """Splits that share nothing, and what a model reads."""
 
 from collections import Counter
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,8 +18,9 @@ NAMES = {"lego": 64, "recall": 64}  # those of the longest test all differ
 
 
 def data(problem: str, **changes: object) -> Data:
-    options = {"lengths": LENGTHS, "symbols": NAMES.get(problem, 4), "digits": 3, **changes}
-    return Data(problem, **options)  # type: ignore[arg-type]
+    options = {"symbols": NAMES.get(problem, 4), "digits": 3, "least_first": False}
+    read = {name: value for name, value in options.items() if name in PROBLEMS[problem].options}
+    return Data(problem, **{"lengths": LENGTHS, **read, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -54,7 +57,7 @@ def test_draws_follow_from_the_seed_and_fit(problem: str) -> None:
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_no_row_is_longer_than_said_and_some_are_as_long(problem: str) -> None:
-    dataset = data(problem, least_first=False)
+    dataset = data(problem)
     tokenizer = vocabulary(dataset)
     drawn = (
         generate(dataset, "train", 3000, (8, 8))
@@ -103,3 +106,27 @@ def test_a_split_without_questions_is_an_error_and_not_a_loop() -> None:
         generate(data("parity"), "test", 1, (1, 1))
     with pytest.raises(DataError, match="no ListOps expression of 2 to 3 tokens"):
         generate(data("listops"), "train", 1, (2, 3))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_problem_reads_its_options_and_refuses_those_of_others(problem: str) -> None:
+    dataset, options = data(problem), {name for each in PROBLEMS.values() for name in each.options}
+    seen: set[str] = set()
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            seen.add(name)
+            return getattr(dataset, name)
+
+    watched: Any = Watched()
+    PROBLEMS[problem].generate(watched, LENGTHS, np.random.default_rng(0))
+    PROBLEMS[problem].words(watched)
+    PROBLEMS[problem].tokens(watched, 5)
+    assert seen & options == {*PROBLEMS[problem].options}
+    for name in options - seen:
+        default = getattr(dataset, name)
+        other = not default if isinstance(default, bool) else default + 1
+        with pytest.raises(
+            ValueError, match=f"{name} is {other}, which problem '{problem}' does not read; of"
+        ):
+            data(problem, **{name: other})

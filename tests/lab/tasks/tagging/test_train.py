@@ -95,7 +95,7 @@ def test_every_row_over_trees_and_graphs_trains(folder: Path, position: str) -> 
     assert saved["position_options"].get("labels", 4) == 4
 
 
-@pytest.mark.parametrize("position", ["ldpe", "noisy_length", "language_specific", "xl"])
+@pytest.mark.parametrize("position", ["ldpe", "noisy_length"])
 def test_what_can_serve_no_sentence_is_refused_before_data_are_read(tmp_path: Path, position: str) -> None:
     """There is no treebank in the directory."""
     with pytest.raises(PositionError, match="task 'tagging': "):

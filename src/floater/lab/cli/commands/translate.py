@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="scores are divided by the length to this power (default: the run's)",
     )
     parser.add_argument(
+        "--target-ratio",
+        metavar="X",
+        type=number,
+        help="target length as a multiple of the source's tokens, for decoders that read one: ldpe, lrpe, "
+        "noisy_length, pnat (default: the run's, or the model's prediction)",
+    )
+    parser.add_argument(
         "--batch-tokens",
         metavar="N",
         type=count,
@@ -40,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from floater.lab.tasks.corpora.text import decode_lines
     from floater.lab.tasks.translation import Translation
-    from floater.lab.tasks.translation.data import read_sources
+    from floater.lab.tasks.translation.data import read_sources, refuse_text
 
     task, folder = task_of_run(arguments)
     if not isinstance(task, Translation):
@@ -52,6 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
         "beam": arguments.beam,
         "length_penalty": arguments.length_penalty,
         "max_tokens": arguments.batch_tokens,
+        "target_ratio": arguments.target_ratio,
     }
     translator = task.translator(
         folder,
@@ -59,14 +67,15 @@ def run(arguments: argparse.Namespace) -> None:
         device=_device(arguments.device),
         **{name: value for name, value in search.items() if value is not None},
     )
+    settings = getattr(folder, "settings", None)  # a saved model has none
     if arguments.source:
-        settings = getattr(folder, "settings", None)  # a saved model has none
-        lines = read_sources(arguments.source, settings and settings.data)
+        lines, fields = read_sources(arguments.source, settings and settings.data)
     elif sys.stdin is None:
         raise DataError("standard input is closed; name the text with --source FILE")
     else:
-        lines = decode_lines(sys.stdin.buffer, "standard input")
-    write_lines(translator(lines), arguments.output)
+        refuse_text("standard input", settings and settings.data)
+        lines, fields = decode_lines(sys.stdin.buffer, "standard input"), None
+    write_lines(translator(lines, fields), arguments.output)
 
 
 def _device(name: str | None) -> Any:

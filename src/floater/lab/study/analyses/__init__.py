@@ -6,10 +6,11 @@ caller, so that one figure can show several models. `draw` does both for one mod
 
 from floater.lab.study.analyses.attention import head_map, head_maps, positional_logits
 from floater.lab.study.analyses.flow import Curve, curves, flow_curves
-from floater.lab.study.analyses.kinds import KINDS, Options, Plot, draw, kinds
-from floater.lab.study.analyses.plotting import panels, save
+from floater.lab.study.analyses.kinds import KINDS, Options, draw, kinds
+from floater.lab.study.analyses.plotting import Plot, panels, save
 from floater.lab.study.analyses.probe import Probe, linear_probe, probe, probe_bars
 from floater.lab.study.analyses.reordering import Detection, detect, detection_bars
+from floater.lab.study.analyses.same_word import same_word_logits
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import Smoothness, smoothness, smoothness_lines
 from floater.lab.study.analyses.subject import Subject, load_subject
@@ -43,6 +44,7 @@ __all__ = [
     "positional_logits",
     "probe",
     "probe_bars",
+    "same_word_logits",
     "save",
     "similarity",
     "similarity_map",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from floater.lab.study.analyses.kinds import Plot
-from floater.lab.study.analyses.plotting import panels
+from floater.lab.study.analyses.plotting import Plot, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,16 @@ from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.attention import head_maps, positional_logits
 from floater.lab.study.analyses.flow import curves, flow_curves
-from floater.lab.study.analyses.plotting import panels
+from floater.lab.study.analyses.plotting import Plot, panels
 from floater.lab.study.analyses.probe import probe, probe_bars, random_tokens
 from floater.lab.study.analyses.reordering import detect, detection_bars
+from floater.lab.study.analyses.same_word import same_word_logits
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import smoothness, smoothness_lines
 from floater.lab.study.analyses.subject import Source, Subject, chosen, load_subject, run_tokens
 from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
 from floater.lab.study.analyses.vectors import heat_map, locate_vectors, similar_order
 from floater.lab.study.plots import PLOTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -46,23 +44,6 @@ class Options:
     length: int | None = None
     trained: int | None = None
     text: Sequence[str] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Plot:
-    """An analysis of one model.
-
-    Args:
-        figure: the figure.
-        title: title of the figure.
-        text: the most important numbers in words; the caption of a report.
-        numbers: all numbers by name.
-    """
-
-    figure: Figure
-    title: str
-    text: str
-    numbers: dict[str, Tensor]
 
 
 def _draw_vectors(subject: Subject, options: Options) -> Plot:
@@ -134,6 +115,21 @@ def _draw_attention(subject: Subject, options: Options) -> Plot:
         f"{len(logits)} heads x {logits.shape[-1]} positions at {location}; "
         "positions that a head would spread over without words (exp of the entropy): "
         + ", ".join("none" if math.isnan(e) else f"{math.exp(e):.1f}" for e in entropy.tolist())
+    )
+    return Plot(figure, title, text, by_location)
+
+
+def _draw_same_word(subject: Subject, options: Options) -> Plot:
+    by_location = same_word_logits(subject, options.length)
+    location, logits = chosen("attention", subject.name, by_location, options.where)
+    figure, axes = panels(len(logits))
+    title = f"{subject.name}: logits of the same word everywhere, less their mean\n{location}"
+    figure.suptitle(title)
+    head_maps(figure, axes, logits)
+    spread = ", ".join(f"{float(head.square().nanmean().sqrt()):.3g}" for head in logits)
+    text = (
+        f"{len(logits)} heads x {logits.shape[-1]} positions at {location}, mean over words; standard "
+        f"deviation over the keys of a query: {spread}"
     )
     return Plot(figure, title, text, by_location)
 
@@ -250,6 +246,12 @@ _ANALYSES: dict[str, tuple[Any, ...]] = {
     "similarity": (_draw_similarity, _has_vectors, _LOCATION_OPTIONS, _PAIRS),
     "smoothness": (_draw_smoothness, _has_vectors, (*_LOCATION_OPTIONS, "trained"), _LINE),
     "attention": (_draw_attention, positional_logits, _LOCATION_OPTIONS, _PAIRS),
+    "same_word": (
+        _draw_same_word,
+        lambda subject: same_word_logits(subject, 2, words=1),
+        _LOCATION_OPTIONS,
+        _PAIRS,
+    ),
     "terms": (
         _draw_terms,
         lambda subject: logit_terms(subject, 2, rows=1),
@@ -277,7 +279,7 @@ def kinds(source: Source) -> list[str]:
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel
         >>> kinds(FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="t5")))
-        ['attention', 'terms', 'probe']
+        ['attention', 'same_word', 'terms', 'probe']
     """
     subject, names = load_subject(source), []
     for name, kind in KINDS.items():
@@ -307,7 +309,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
         >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="none"))
         >>> draw(model, "vectors")
         Traceback (most recent call last):
-        floater.errors.DataError: FloaterModel adds no vectors of positions; floater plot shows: terms, probe
+        floater.errors.DataError: FloaterModel adds no vectors of positions; floater plot shows: same_...
     """
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,23 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # from dark to light, so that signs differ in grey prints, too; zero is grey where limits lie around it
 MAP, UNKNOWN = "cividis", "white"
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """An analysis of one model, or a drawing.
+
+    Args:
+        figure: the figure.
+        title: title of the figure.
+        text: the most important numbers in words; the caption of a report.
+        numbers: all numbers by name.
+    """
+
+    figure: Figure
+    title: str
+    text: str
+    numbers: dict[str, Tensor]
 
 
 def panels(count: int, *, width: float = 7.0, height: float = 4.2) -> tuple[Figure, list[Axes]]:

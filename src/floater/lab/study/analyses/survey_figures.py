@@ -12,8 +12,7 @@ from floater.encodings import AttentionContext, StackSpec, build
 from floater.encodings.structural.spr import tree_relations
 from floater.encodings.untied.reset import Reset
 from floater.lab.study.analyses.architectures import draw_block, draw_recurrent
-from floater.lab.study.analyses.kinds import Plot
-from floater.lab.study.analyses.plotting import COLOURS, label_outer, matrix, panels, tidy
+from floater.lab.study.analyses.plotting import COLOURS, Plot, label_outer, matrix, panels, tidy
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.untrained import pictures
 from floater.positions import Positions

@@ -11,8 +11,7 @@ from torch import Tensor
 from floater.encodings import AttentionContext, PositionModel, StackSpec, catalogue, options
 from floater.encodings.measure import attend
 from floater.errors import DataError
-from floater.lab.study.analyses.kinds import Plot
-from floater.lab.study.analyses.plotting import matrix
+from floater.lab.study.analyses.plotting import Plot, matrix
 from floater.positions import Positions
 
 DRAWN = StackSpec(dim=64, heads=8, layers=2, max_length=32)
@@ -112,7 +111,7 @@ def _pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
     model_class = catalogue()[name]
     # in float64: float32 would round small differences away beside the product of the words
     model = model_class(spec, **({"segment": _SIDE} if name == "axial" else {})).eval().double()
-    positions = _positions(model, spec.max_length)
+    positions = example_positions(model, spec.max_length)
     state = model.prepare(positions)
     x = torch.zeros(1, positions.query.shape[1], spec.dim, dtype=torch.float64)
     if model.overrides("qkv", "bias", "logits", "weights", "value_bias") or (
@@ -140,10 +139,16 @@ def _pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
     return "vectors", [vectors[0]]
 
 
-def _positions(model: PositionModel, length: int) -> Positions:
-    """Return positions with all fields that a model reads; trees and graphs are a binary tree."""
+def example_positions(model: PositionModel, length: int) -> Positions:
+    """Return positions with all fields that a model reads; trees and graphs are a binary tree.
+
+    Example:
+        >>> from floater import build
+        >>> example_positions(build("xl", dim=8, heads=1, layers=1, max_length=16), 4).reordered
+        tensor([[1, 1, 0, 0]])
+    """
     at = torch.arange(length)[None]
-    if hasattr(model, "needs"):
+    if any(hasattr(module, "needs") for module in model.modules()):
         return Positions.tree([[(i - 1) // 2 if i else -1 for i in range(length - 1)]])
     return Positions(
         at,

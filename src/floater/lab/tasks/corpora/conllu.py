@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora.tables import is_table, read_table
@@ -29,12 +29,14 @@ class Sentence:
         parents: index of each word's head, -1 at the root, as `Positions.tree` takes them; empty if a head is
             unspecified (HEAD is _), as in files of tags alone.
         relations: relation of each word to its head.
+        language: language of its file; None where files are not named by language.
     """
 
     words: list[str]
     tags: list[str]
     parents: list[int]
     relations: list[str]
+    language: str | None = None
 
 
 def read_conllu(path: Path) -> list[Sentence]:
@@ -115,7 +117,11 @@ def read_table_sentences(source: Path, columns: Mapping[str, str]) -> list[Sente
 
 
 def read_sentences(
-    path: Path, *, structured: bool, columns: Mapping[str, str] | None = None
+    path: Path,
+    *,
+    structured: bool,
+    columns: Mapping[str, str] | None = None,
+    language: str | None = None,
 ) -> list[Sentence]:
     """Read the sentences of a CoNLL-U file or a table, and check their tags and trees.
 
@@ -123,6 +129,7 @@ def read_sentences(
         path: path of the file.
         structured: True to require valid trees.
         columns: names of the columns of a table, see `read_table_sentences`.
+        language: language of the sentences.
 
     Raises:
         DataError: if the file cannot be read or has no sentence, or if a sentence is not a tree or has a word
@@ -147,4 +154,34 @@ def read_sentences(
             trees([sentence.parents])
         except ValueError as error:
             raise DataError(f"{path}, sentence {number}: {str(error).replace('tree 0', 'it', 1)}") from error
-    return sentences
+    return sentences if language is None else [replace(each, language=language) for each in sentences]
+
+
+def head_order(parents: Sequence[int], *, final: bool) -> list[int]:
+    """Return the position of each word of a tree once every head is moved behind, or before, what it governs.
+
+    Isozaki et al. 2010 (WMT, "Head Finalization") reorder English by this rule before they translate into
+    Japanese; here its trees are those of dependencies. Dependents keep their order.
+
+    Args:
+        parents: index of each word's head, -1 at the root.
+        final: True for heads behind their dependents, False for heads before them.
+
+    Example:
+        >>> head_order([1, -1, 3, 1], final=True)  # John saw a dog: John a dog saw
+        [0, 3, 1, 2]
+    """
+    below: dict[int, list[int]] = {}
+    for word, parent in enumerate(parents):
+        below.setdefault(parent, []).append(word)
+    order: list[int] = []
+    stack = below[-1][::-1]
+    # heads before their dependents; those behind them are the same from right to left, reversed
+    while stack:
+        order.append(stack.pop())
+        dependents = below.get(order[-1], [])
+        stack += dependents if final else dependents[::-1]
+    positions = [0] * len(parents)
+    for position, word in enumerate(order[::-1] if final else order):
+        positions[word] = position
+    return positions

@@ -40,6 +40,8 @@ ROLES: dict[str, tuple[str, ...]] = {
     "label": ("label", "labels", "class", "category", "sentiment", "rating", "stars"),
     "source": ("source", "src", "source_text"),
     "target": ("target", "tgt", "target_text"),
+    "language": ("language", "lang"),
+    "reordered": ("reordered", "order"),
     "document": ("document_id", "doc_id", "document", "doc"),
     "words": ("words", "tokens"),
     "tags": ("tags", "pos_tags", "upos", "pos", "ner_tags"),

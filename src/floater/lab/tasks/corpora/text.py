@@ -31,11 +31,16 @@ Path = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Pairs:
-    """Aligned sentences, `source[i]` with `target[i]`; `skipped` pairs had an empty side."""
+    """Aligned sentences, `source[i]` with `target[i]`; `skipped` pairs had an empty side.
+
+    `fields` are those of the positions of the sources that a table holds
+    (`floater.lab.tasks.translation.fields.SourceFields`).
+    """
 
     source: Sequence[str]
     target: Sequence[str]
     skipped: int
+    fields: Any = None
 
 
 def read_lines(path: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from floater.errors import DataError, nearest
@@ -14,6 +14,7 @@ from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.times import Times
 
 __all__ = ["Data", "GeneratedSettings", "Model"]
+_OPTIONS = {name for problem in PROBLEMS.values() for name in problem.options}
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,14 @@ class Data(Options):
             raise ValueError(f"lengths are {low} to {high}; they must grow from at least 1")
         if self.longest is not None and self.longest < high:
             raise ValueError(f"longest is {self.longest}; it must be at least the greatest length, {high}")
+        read = PROBLEMS[self.problem].options
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name in _OPTIONS - {*read} and value != option.default:
+                raise ValueError(
+                    f"{option.name} is {value}, which problem '{self.problem}' does not read; of such "
+                    f"options it reads {' and '.join(read) or 'none'}"
+                )
         if (wrong := PROBLEMS[self.problem].refuse(self)) is not None:
             raise ValueError(wrong)
 

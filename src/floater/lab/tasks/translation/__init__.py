@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from floater.encodings import options
 from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.tasks.corpora import cldr
@@ -26,6 +27,7 @@ from floater.lab.tasks.settings import named_vocabulary, vocabulary_size
 from floater.lab.tasks.task import Prepared, Splits, Task, vocabulary_of
 from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus, read_test_pairs
 from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
+from floater.lab.tasks.translation.fields import SourceFields
 from floater.lab.tasks.translation.settings import Decoding, TranslationSettings
 from floater.lab.tasks.translation.validation import token_losses, validate
 from floater.lab.text import moses
@@ -48,7 +50,7 @@ class Translation(Task):
 
     Settings = TranslationSettings
     metric, example, output = "bleu", "pair", "translations"
-    stored = (Pairs, TokenPairs)
+    stored = (Pairs, TokenPairs, SourceFields)
     shorten = ", or exclude long pairs with data.max_tokens"
 
     def check_needs(self, settings: TranslationSettings) -> None:
@@ -95,7 +97,7 @@ class Translation(Task):
         return encoder_decoder
 
     def build(self, settings: Any, processor: Any, train: TokenPairs) -> FloaterForConditionalGeneration:
-        config, start = settings.model.config(len(processor)), settings.training.warm_start
+        config, start = configuration(settings, len(processor)), settings.training.warm_start
         if start is None:
             return encoder_decoder(config)
         with torch.random.fork_rng():
@@ -104,7 +106,7 @@ class Translation(Task):
 
     def empty(self, settings: TranslationSettings) -> FloaterForConditionalGeneration:
         with torch.device("meta"), torch.random.fork_rng():
-            return encoder_decoder(settings.model.config(vocabulary_size(settings.data)))
+            return encoder_decoder(configuration(settings, vocabulary_size(settings.data)))
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         def batch(examples: Sequence[Any]) -> dict[str, Any]:
@@ -135,8 +137,9 @@ class Translation(Task):
                 )
 
     def check(self, settings: TranslationSettings) -> None:
+        zeros = torch.zeros(1, 8, dtype=torch.long)
         example_positions = Positions.arange(8).but(
-            token=torch.zeros(1, 8, dtype=torch.long), target_length=torch.tensor([8])
+            token=zeros, language=zeros, reordered=zeros, target_length=torch.tensor([8])
         )
         for site in ("self", "decoder", "cross"):
             settings.model.position_model(site).prepare(example_positions)
@@ -210,7 +213,13 @@ class Translation(Task):
         set_reading(model, reading)
         texts = text_of(settings)
         hypotheses = texts.plain(
-            translate(model, tokenizer, texts.source(pairs.source), decoding or decoding_of(settings))
+            translate(
+                model,
+                tokenizer,
+                texts.source(pairs.source),
+                decoding or decoding_of(settings),
+                pairs.fields,
+            )
         )
         words = [len(line.split()) for line in pairs.source]
         measurement = score(hypotheses, pairs.target, language=language, lengths=words)
@@ -228,8 +237,10 @@ class Translation(Task):
         *,
         device: str | torch.device | None = None,
         **changes: Any,
-    ) -> Callable[[Sequence[str]], list[str]]:
+    ) -> Callable[..., list[str]]:
         """Return a function that translates lines with the final model of a run, as `translate` does.
+
+        Its arguments are the lines, and the fields of their positions, if there are any.
 
         Args:
             run: directory of a finished run, or of a saved model.
@@ -249,7 +260,11 @@ class Translation(Task):
         if decoding.beam > 1 and not model.autoregressive:
             raise DataError(f"beam is {decoding.beam}; it must be 1: {run} writes all tokens at once")
         texts = text_of(settings)
-        return lambda lines: texts.plain(translate(model, tokenizer, texts.source(lines), decoding))
+
+        def lines_translated(lines: Sequence[str], fields: SourceFields | None = None) -> list[str]:
+            return texts.plain(translate(model, tokenizer, texts.source(lines), decoding, fields))
+
+        return lines_translated
 
     def measure(
         self,
@@ -278,7 +293,9 @@ class Translation(Task):
         pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
         texts = text_of(settings)
         tokens = replace(pairs, source=texts.source(pairs.source), target=texts.target(pairs.target))
-        written, cut = translate_and_count(model, tokenizer, tokens.source, decoding_of(settings))
+        written, cut = translate_and_count(
+            model, tokenizer, tokens.source, decoding_of(settings), pairs.fields
+        )
         hypotheses = texts.plain(written)
         nats = token_losses(model, tokenizer, tokens)
         notes = []
@@ -365,6 +382,14 @@ def text_of(settings: TranslationSettings | None) -> Texts:
     join = moses.detokenizer(settings.data.target)
     source, target = tokens(settings.data.source), tokens(settings.data.target)
     return Texts(source, target, lambda lines: [join(line) for line in lines])
+
+
+def configuration(settings: TranslationSettings, vocabulary: int) -> Any:
+    """Return the configuration of the model; `languages` is by default the number of languages."""
+    config = settings.model.config(vocabulary)
+    if settings.data.languages and "languages" in options(config.position):
+        config.position_options = {"languages": len(settings.data.languages)} | config.position_options
+    return config
 
 
 def decoding_of(settings: TranslationSettings | None) -> Decoding:

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora import cldr
-from floater.lab.tasks.corpora.tables import is_table, read_table, with_split
+from floater.lab.tasks.corpora.tables import Table, is_table, read_table, with_split
 from floater.lab.tasks.corpora.text import Pairs, hub_pairs, read_lines, read_pairs
 from floater.lab.tasks.examples import keep_short, padded
+from floater.lab.tasks.translation.fields import SourceFields, languages_of, orders_of
 from floater.lab.tasks.translation.settings import Data
 from floater.lab.text.bpe import encode
 from floater.lab.text.ragged import Ragged
+from floater.positions import Positions
 from floater.transformer.outputs import IGNORED
 
 logger = logging.getLogger(__name__)
@@ -91,33 +92,63 @@ def table_pairs(source: Any, data: Data | None, *, skip_empty: bool = True) -> P
     """
     columns, names = (data.columns, _language_names(data)) if data is not None else (None, None)
     pairs: list[tuple[str, str]] = []
+    fields = []
     for name in [source] if isinstance(source, str) else source:
         if not is_table(name):
             raise DataError(
                 f"{name}: not a table (.csv, .tsv, .jsonl, .json, .parquet); text is data.train_source"
             )
-        table = read_table(name, ["source", "target"], columns, names=names)
+        table = read_table(name, ["source", "target", *field_roles(data)], columns, names=names)
         pairs += zip(table.texts("source"), table.texts("target"), strict=True)
-    kept = [pair for pair in pairs if pair[0].strip() and pair[1].strip()] if skip_empty else pairs
+        fields.append(_fields(table, data))
+    kept = [row for row, pair in enumerate(pairs) if not skip_empty or (pair[0].strip() and pair[1].strip())]
     if not kept:
         raise DataError(f"empty corpus: no pair of sentences in the {len(pairs)} rows of {source}")
     # a line break within a cell would break the lines of `floater translate`
-    sources, targets = ([" ".join(side.split("\n")) for side in sides] for sides in zip(*kept, strict=True))
-    return Pairs(sources, targets, skipped=len(pairs) - len(kept))
+    sources, targets = ([" ".join(pairs[row][side].split("\n")) for row in kept] for side in (0, 1))
+    joined = SourceFields.joined(fields) if field_roles(data) else None
+    return Pairs(sources, targets, len(pairs) - len(kept), joined and joined.take(kept))
 
 
-def read_sources(source: str, data: Data | None) -> list[str]:
-    """Read the sentences to translate: the lines of a text file, or the source column of a table.
+def field_roles(data: Data | None) -> list[str]:
+    """Return the columns with fields of the sources that settings name."""
+    return [role for role in ("language", "reordered") if data is not None and role in data.columns]
+
+
+def refuse_text(source: Any, data: Data | None) -> None:
+    """Refuse plain text for a run that reads fields of the sources.
 
     Raises:
-        DataError: if the file cannot be read, or a cell is no text.
+        DataError: if the run's settings name columns with fields.
+    """
+    if roles := field_roles(data):
+        columns = " and ".join(f"data.columns.{role}" for role in roles)
+        raise DataError(f"{source} is plain text, but the run reads {columns}: give a table")
+
+
+def _fields(table: Table, data: Data | None) -> SourceFields:
+    roles = field_roles(data)
+    language = np.array(languages_of(table, data.languages)) if data and "language" in roles else None
+    return SourceFields(language, Ragged.of(orders_of(table)) if "reordered" in roles else None)
+
+
+def read_sources(source: str, data: Data | None) -> tuple[list[str], SourceFields | None]:
+    """Read the sentences to translate: the lines of a text file, or the source column of a table.
+
+    Returns:
+        The sentences, and the fields of the sources that the run's settings name.
+
+    Raises:
+        DataError: if the file cannot be read, or a cell is no text or no field.
     """
     if not is_table(source):
-        return read_lines(source)
-    columns = {role: name for role, name in data.columns.items() if role == "source"} if data else {}
+        refuse_text(source, data)
+        return read_lines(source), None
+    columns = {role: name for role, name in data.columns.items() if role != "target"} if data else {}
     names = {"source": (*_language_names(data)["source"], "text")} if data else None
-    table = read_table(source, ["source"], columns, names=names)
-    return [" ".join(text.split("\n")) for text in table.texts("source")]
+    table = read_table(source, ["source", *field_roles(data)], columns, names=names)
+    lines = [" ".join(text.split("\n")) for text in table.texts("source")]
+    return lines, _fields(table, data) if field_roles(data) else None
 
 
 def _language_names(data: Data) -> dict[str, Sequence[str]]:
@@ -134,6 +165,7 @@ def read_test_pairs(source: Any, reference: Any, data: Data | None, *, skip_empt
         DataError: see `read_pairs` and `table_pairs`; or if a table has a reference, or a text file none.
     """
     if not is_table(source):
+        refuse_text(source, data)
         if reference is None:
             raise DataError(f"{source} is plain text; name its translations with --reference")
         return read_pairs(source, reference, skip_empty=skip_empty)
@@ -171,6 +203,7 @@ class TokenPairs(Dataset[Example]):
         targets: token ids of the target of each pair.
         kept: indices of the pairs that are examples, (examples,) int64.
         pairs: aligned sentences of all examples, where scores need them.
+        fields: fields of the positions of the sources, a second position for each token; None for none.
 
     Example:
         >>> from floater.lab.text.bpe import train_bpe
@@ -184,6 +217,7 @@ class TokenPairs(Dataset[Example]):
     targets: Ragged
     kept: np.ndarray
     pairs: Any = None
+    fields: Any = None
 
     @classmethod
     def of(
@@ -203,7 +237,8 @@ class TokenPairs(Dataset[Example]):
         sources, targets = encode(tokenizer, pairs.source), encode(tokenizer, pairs.target)
         lengths = np.maximum(sources.lengths, targets.lengths).tolist()
         kept = np.array(keep_short(lengths, max_tokens, "pair", "tokens"), dtype=np.int64)
-        return cls(sources, targets, kept, pairs if max_tokens is None else None)
+        fields = None if pairs.fields is None else pairs.fields.spread_to_tokens(tokenizer, pairs.source)
+        return cls(sources, targets, kept, pairs if max_tokens is None else None, fields)
 
     @functools.cached_property
     def lengths(self) -> list[int]:
@@ -216,27 +251,40 @@ class TokenPairs(Dataset[Example]):
 
     def __getitem__(self, index: int) -> Example:
         pair = int(self.kept[index])
-        return {"input_ids": self.sources[pair], "labels": self.targets[pair]}
+        return source_example(self.sources, self.fields, pair) | {"labels": self.targets[pair]}
 
 
-def source_batch(rows: Sequence[Ids], *, pad: int) -> dict[str, Tensor]:
-    """Return source sentences padded on the right, and the mask of their tokens.
+def source_example(sources: Ragged, fields: SourceFields | None, row: int) -> Example:
+    """Return the token ids of a source, and the fields of its positions."""
+    ids = sources[row]
+    return {"input_ids": ids} | ({} if fields is None else fields.example(row, len(ids)))
+
+
+def source_batch(examples: Sequence[Example], *, pad: int) -> dict[str, Any]:
+    """Return source sentences padded on the right, the mask of their tokens, and positions with fields.
 
     Args:
-        rows: token ids of each sentence.
+        examples: `input_ids` of each sentence, and the fields of its positions.
         pad: token id of the padding.
 
     Returns:
-        `input_ids` and `attention_mask`, (batch, longest) int64.
+        `input_ids` and `attention_mask`, (batch, longest) int64, and `positions` if there are fields.
 
     Example:
-        >>> source_batch([[5, 2], [2]], pad=0)["input_ids"].tolist()
+        >>> source_batch([{"input_ids": [5, 2]}, {"input_ids": [2]}], pad=0)["input_ids"].tolist()
         [[5, 2], [2, 0]]
     """
-    return {"input_ids": padded(rows, pad), "attention_mask": padded([1] * len(row) for row in rows)}
+    rows = [example["input_ids"] for example in examples]
+    mask = padded([1] * len(row) for row in rows)
+    batch: dict[str, Any] = {"input_ids": padded(rows, pad), "attention_mask": mask}
+    names = [name for name in ("language", "reordered") if name in examples[0]]
+    if names:
+        fields: dict[str, Any] = {name: padded(example[name] for example in examples) for name in names}
+        batch["positions"] = Positions.from_mask(mask).but(**fields)
+    return batch
 
 
-def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
+def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Any]:
     """Make a batch of pairs: the batch of the sources, and `labels` padded with -100.
 
     Example:
@@ -244,5 +292,6 @@ def collate(examples: Sequence[Example], *, pad: int) -> dict[str, Tensor]:
         >>> collate(pairs, pad=0)["labels"].tolist()
         [[2, -100], [6, 2]]
     """
-    batch = source_batch([example["input_ids"] for example in examples], pad=pad)
-    return batch | {"labels": padded((example["labels"] for example in examples), IGNORED)}
+    return source_batch(examples, pad=pad) | {
+        "labels": padded((example["labels"] for example in examples), IGNORED)
+    }

@@ -13,7 +13,8 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, StoppingCrit
 
 from floater.encodings import PositionError
 from floater.errors import DataError
-from floater.lab.tasks.translation.data import source_batch
+from floater.lab.tasks.translation.data import Example, source_batch, source_example
+from floater.lab.tasks.translation.fields import SourceFields
 from floater.lab.tasks.translation.settings import Decoding
 from floater.lab.text.bpe import encode
 from floater.lab.training import TokenBatchSampler
@@ -34,6 +35,7 @@ def translate(
     tokenizer: PreTrainedTokenizerFast,
     lines: Sequence[str],
     decoding: Decoding | None = None,
+    fields: SourceFields | None = None,
 ) -> list[str]:
     """Translate lines by beam search (Vaswani et al. 2017, section 6.1) or non-autoregressively.
 
@@ -47,12 +49,14 @@ def translate(
         tokenizer: tokenizer with the joint vocabulary.
         lines: source sentences, in any order; an empty line gives an empty line.
         decoding: beam, length penalty and limits; a model that is not autoregressive does not use the beam.
+        fields: fields of the positions of the lines, for encodings that read them.
 
     Returns:
         One translation per line, in the order of the lines.
 
     Raises:
-        DataError: if the beam is larger than the vocabulary.
+        DataError: if the beam is larger than the vocabulary, or there is a target ratio and the model reads
+            no target length.
         PositionError: if a line has more tokens than the model has learned positions.
 
     Warns:
@@ -68,7 +72,7 @@ def translate(
         3
     """
     decoding = decoding or Decoding()
-    translations, cut = translate_and_count(model, tokenizer, lines, decoding)
+    translations, cut = translate_and_count(model, tokenizer, lines, decoding, fields)
     if cut:
         table = model.encoder.position.max_positions
         bound = "" if table is None else f", at most {table}"
@@ -86,6 +90,7 @@ def translate_and_count(
     tokenizer: PreTrainedTokenizerFast,
     lines: Sequence[str],
     decoding: Decoding,
+    fields: SourceFields | None = None,
 ) -> tuple[list[str], int]:
     """Translate as `translate` does; also return the number of translations of the maximum length."""
     order = [i for i, line in enumerate(lines) if line.strip()]
@@ -94,7 +99,12 @@ def translate_and_count(
         return out, 0
     if decoding.beam > (words := model.config.vocab_size):
         raise DataError(f"beam is {decoding.beam}; it must be at most {words}, the size of the vocabulary")
-    ids = encode(tokenizer, [lines[i] for i in order])
+    if decoding.target_ratio is not None and model.length is None:
+        name = model.config.position_name("decoder")
+        raise DataError(f"position model '{name}' reads no target length, which target_ratio sets")
+    texts = [lines[i] for i in order]
+    ids = encode(tokenizer, texts)
+    fields = None if fields is None else fields.take(order).spread_to_tokens(tokenizer, texts)
     lengths = [len(row) for row in ids]
     table = model.encoder.position.max_positions
     for line, length in zip(order, lengths, strict=True):
@@ -122,7 +132,14 @@ def translate_and_count(
         sampler = TokenBatchSampler(lengths, budget, seed=0, shuffle=False)
         for batch in watched(sampler, len(sampler), "batches"):
             rule = None if reading is None else replace(reading, length=spaced[batch])
-            generated = _search(model, tokenizer, [ids[i] for i in batch], limits[batch], decoding, rule)
+            generated = _search(
+                model,
+                tokenizer,
+                [source_example(ids, fields, i) for i in batch],
+                limits[batch],
+                decoding,
+                rule,
+            )
             allowed = torch.arange(generated.shape[1]) < limits[batch][:, None]
             ended = ((generated == tokenizer.eos_token_id) & allowed).any(1)
             cut += int((~ended).sum())
@@ -136,13 +153,16 @@ def translate_and_count(
 def _search(
     model: FloaterForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    rows: Sequence[Any],
+    examples: Sequence[Example],
     limits: Tensor,
     decoding: Decoding,
     reading: Reading | None,
 ) -> Tensor:
     """Return the best translation of each row: token ids, (batch, longest), without the start token."""
-    inputs = source_batch(rows, pad=tokenizer.pad_token_id)
+    inputs = source_batch(examples, pad=tokenizer.pad_token_id)
+    if decoding.target_ratio is not None:
+        lengths = torch.tensor([len(example["input_ids"]) for example in examples])
+        inputs["target_length"] = (lengths * decoding.target_ratio).round().long().clamp(min=1)
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     if not model.autoregressive:
         written: Tensor = model.generate(**inputs)[:, 1:].cpu()

@@ -33,7 +33,10 @@ class Data:
             Parquet, plain or compressed, a folder or "hf:NAME" of a data set of Hugging Face.
         valid: table or tables of validation pairs.
         columns: names of the columns of tables, as in {source: english, target: german}; by default guessed,
-            also by the codes of the languages.
+            also by the codes of the languages. Two more are read only if named, for encodings of the source
+            that need them: language, a code of `languages`; and reordered, for each word its position in the
+            order of the other language, as in [0, 2, 1] or "0 2 1".
+        languages: codes of the source languages in the column language.
         dataset: name of a Hugging Face data set with a "translation" column, in place of files.
         dataset_config: configuration of the data set, as in "de-en".
         builtin: number of training pairs of the built-in corpus (0 for none), in place of files.
@@ -55,6 +58,7 @@ class Data:
     train: str | list[str] | None = None
     valid: str | list[str] | None = None
     columns: dict[str, str] = field(default_factory=dict)
+    languages: list[str] = field(default_factory=list)
     dataset: str | None = None
     dataset_config: str | None = None
     builtin: int = 0
@@ -82,6 +86,12 @@ class Data:
             raise ValueError("give both train and valid")
         if self.columns and not is_table:
             raise ValueError("columns names columns of tables, but train and valid are not given")
+        if bool(self.languages) != ("language" in self.columns):
+            raise ValueError("languages and columns.language belong together: give both or neither")
+        if len(set(self.languages)) < len(self.languages):
+            raise ValueError(f"languages has a code twice: {', '.join(self.languages)}")
+        if self.moses and "reordered" in self.columns:
+            raise ValueError("columns.reordered counts words as they stand; it cannot be given with moses")
 
 
 @dataclass(frozen=True)
@@ -139,6 +149,8 @@ class Decoding:
     Attributes:
         beam: number of hypotheses; 1 for a model that is not autoregressive.
         length_penalty: exponent of the length by which scores are divided.
+        target_ratio: target length, target_ratio x source tokens, for decoders that read one (ldpe, lrpe,
+            noisy_length, pnat); null for the model's own prediction.
         max_ratio: factor of the maximum length, max_ratio x source tokens + 50; the number of translations
             that reach it is reported.
         max_tokens: maximum number of source tokens in a batch, times the beam.
@@ -148,9 +160,10 @@ class Decoding:
     length_penalty: float = 0.6
     max_ratio: float = 2.0
     max_tokens: int = 8192
+    target_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("max_ratio", "max_tokens"), beam=1)
+        check_numbers(self, positive=("max_ratio", "max_tokens", "target_ratio"), beam=1)
         if not math.isfinite(self.length_penalty):
             raise ValueError(f"length_penalty is {self.length_penalty}; it must be finite")
 
@@ -181,6 +194,18 @@ class TranslationSettings(settings.RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        name = "set data.columns.{}, a column of tables"
+        settings.check_fields(
+            self.model,
+            language=(bool(self.data.languages), name.format("language") + ", and data.languages"),
+            reordered=("reordered" in self.data.columns, name.format("reordered")),
+        )
+        decoder = self.model.decoder_position or self.model.position
+        if self.decoding.target_ratio is not None and not self.model.position_model("decoder").length_aware:
+            raise ValueError(
+                f"decoding.target_ratio is {self.decoding.target_ratio:g}, but position model '{decoder}' "
+                "reads no target length; ldpe, lrpe, noisy_length and pnat do"
+            )
         if not self.model.autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),
@@ -189,5 +214,5 @@ class TranslationSettings(settings.RunSettings):
                 if beam != 1:
                     raise ValueError(
                         f"{name} is {beam}; it must be 1: position model "
-                        f"'{self.model.decoder_position or self.model.position}' writes all tokens at once"
+                        f"'{decoder}' writes all tokens at once"
                     )

@@ -48,9 +48,10 @@ def validate(
     """
     state, pairs = PartialState(), examples.pairs
     rank, world = state.process_index, state.num_processes
-    mine = Pairs(pairs.source[rank::world], pairs.target[rank::world], 0)
+    fields = None if pairs.fields is None else pairs.fields.take(range(rank, len(pairs.source), world))
+    mine = Pairs(pairs.source[rank::world], pairs.target[rank::world], 0, fields)
     losses = token_losses(model, tokenizer, mine)
-    texts, cut = translate_and_count(model, tokenizer, mine.source, search)
+    texts, cut = translate_and_count(model, tokenizer, mine.source, search, fields)
     nats, count = sum(float(row.sum()) for row in losses), sum(map(len, losses))
     part = {"rank": rank, "nats": nats, "count": count, "texts": texts, "cut": cut}
     parts = gather_object([part]) if world > 1 else [part]

@@ -41,6 +41,7 @@ class Problem:
         unit: unit of a length.
         tokens: function that returns the maximum number of tokens of a row of a length: <s>, question, =,
             answer, </s>.
+        options: settings besides the lengths, numbers and seeds of examples that it reads.
         refuse: function that returns a message about invalid settings, or None if they are valid.
         classes: number of classes if the answer is the number of a class; 0 if it consists of tokens.
     """
@@ -49,6 +50,7 @@ class Problem:
     words: Callable[[Options], list[str]]
     unit: str
     tokens: Callable[[Options, int], int]
+    options: tuple[str, ...] = ("symbols",)
     refuse: Callable[[Options], str | None] = lambda data: None
     classes: int = 0
 
@@ -114,13 +116,16 @@ def _few_nodes(data: Options) -> str | None:
     return None
 
 
-def _graph(generate: Callable[[Options, int, Generator], AnyExample]) -> Problem:
+def _graph(
+    generate: Callable[[Options, int, Generator], AnyExample], options: tuple[str, ...] = ("symbols",)
+) -> Problem:
     """Return a problem about the distance of two nodes."""
     return Problem(
         _even(generate),
         lambda data: positioned.nodes(data.symbols),
         unit="nodes",
         tokens=lambda data, n: n + 1,  # <s> and the question
+        options=options,
         refuse=_few_nodes,
         classes=positioned.FAR,
     )
@@ -135,36 +140,42 @@ PROBLEMS = {
         lambda data: [EQUALS, arithmetic.PLUS, *DIGITS],
         unit="digits of the longer number",
         tokens=lambda data, n: 3 * n + 5,
+        options=("least_first",),
     ),
     "sum": Problem(
         _even(lambda data, n, random: arithmetic.sums(n, data.modulus, random)),
         lambda data: [EQUALS, arithmetic.PLUS, *_residues(data)],
         unit="terms",
         tokens=lambda data, n: 2 * n + 3,
+        options=("modulus",),
     ),
     "parity": Problem(
         _even(lambda data, n, random: arithmetic.parity(n, random)),
         lambda data: [EQUALS, "0", "1", arithmetic.YES, arithmetic.NO],
         unit="bits",
         tokens=lambda data, n: n + 4,
+        options=(),
     ),
     "poly": Problem(
         _even(lambda data, n, random: arithmetic.poly(n, data.modulus, random)),
         _poly_words,
         unit="terms",
         tokens=lambda data, n: 6 * n + 7,
+        options=("modulus",),
     ),
     "dyck": Problem(
         _even(lambda data, n, random: brackets.dyck(n, data.nested, random)),
         lambda data: [EQUALS, *"".join(brackets.BRACKETS)],
         unit="brackets of the question",
         tokens=lambda data, n: n + brackets.most_unclosed(n) + 3,
+        options=("nested",),
     ),
     "lego": Problem(
         _even(lambda data, n, random: chains.lego(n, data.symbols, data.permute, random)),
         lambda data: [EQUALS, chains.END, *chains.SIGNS, *chains.VALUES, *named("x", data.symbols)],
         unit="variables",
         tokens=lambda data, n: 5 * n + 4,
+        options=("symbols", "permute"),
         refuse=_short_chain,
     ),
     "recall": Problem(
@@ -172,6 +183,7 @@ PROBLEMS = {
         lambda data: [EQUALS, *retrieval.associations(data.symbols)],
         unit="keys",
         tokens=lambda data, n: 2 * (1 + data.slots) * n + 3,
+        options=("symbols", "slots"),
         refuse=_few_names,
     ),
     "passkey": Problem(
@@ -179,6 +191,7 @@ PROBLEMS = {
         lambda data: [EQUALS, retrieval.KEY, *DIGITS, *named("w", data.symbols)],
         unit="tokens of the question",
         tokens=lambda data, n: n + data.digits + 3,
+        options=("symbols", "digits"),
         refuse=_no_room,
     ),
     "listops": Problem(
@@ -186,12 +199,14 @@ PROBLEMS = {
         lambda data: [*listops.OPERATIONS, listops.END, *DIGITS],
         unit="tokens of the expression",
         tokens=lambda data, n: n + 1,  # <s> and the question
+        options=("max_depth", "max_args"),
         refuse=_no_list,
         classes=10,
     ),
     "tree_distance": _graph(lambda data, n, random: positioned.tree_distance(n, data.symbols, random)),
     "graph_distance": _graph(
-        lambda data, n, random: positioned.graph_distance(n, data.symbols, data.extra_edges, random)
+        lambda data, n, random: positioned.graph_distance(n, data.symbols, data.extra_edges, random),
+        ("symbols", "extra_edges"),
     ),
     "languages": _ordered(positioned.languages),
     "reorder": _ordered(positioned.reorder),
