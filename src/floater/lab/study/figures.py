@@ -152,7 +152,7 @@ def drawn(results: Results) -> list[Variant]:
         ordered = np.array(scores) * (-1 if column.greater else 1)
         ranks += [np.sum(ordered < score) if score == score else len(variants) for score in ordered]
     asked = [name for pair in results.settings.comparisons for name in pair]
-    base = [results.baseline.name] if results.baseline else []
+    base = [variant.name for variant in results.references.values()]
     first = [i for i, variant in enumerate(variants) if variant.name in (*base, *asked)]
     chosen = [*first, *(int(i) for i in np.argsort(ranks, kind="stable") if i not in first)][:_MOST]
     return [variants[index] for index in sorted(chosen)]

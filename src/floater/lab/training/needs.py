@@ -23,7 +23,7 @@ class Needs:
     """Bytes that a training needs besides its examples and activations.
 
     Args:
-        model: weights, as the final model has them.
+        model: weights of the models at the end: the final one, and the best if it is kept, too.
         checkpoint: a checkpoint, with Adam's moments.
         state: weights, gradients and moments in the memory of each process.
         checkpoints: maximum number of checkpoints on the disk, one that is being written included.
@@ -50,7 +50,7 @@ class Needs:
         """
         model, moments = _FLOAT * parameters, _FLOAT * _MOMENTS * trained
         return cls(
-            model=model,
+            model=model * (1 + training.keep_best),
             checkpoint=model + moments,
             state=model + moments + _FLOAT * trained,
             checkpoints=kept_checkpoints(training) + 1,
@@ -70,7 +70,8 @@ def kept_checkpoints(training: TrainingSettings) -> int:
         2
     """
     best_and_last = 1 if training.average_last else 2
-    return max(training.save_total_limit, best_and_last) + len(training.keep_steps)
+    kept = max(training.save_total_limit, best_and_last) + training.keep_best
+    return kept + len(training.keep_steps)
 
 
 def needs_of(model: nn.Module, training: TrainingSettings) -> Needs:

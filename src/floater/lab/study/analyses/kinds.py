@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError
+from floater.encodings.model import count_parameters
 from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.attention import head_maps, positional_logits
@@ -22,7 +23,14 @@ from floater.lab.study.analyses.probe import probe, probe_bars, random_tokens
 from floater.lab.study.analyses.reordering import detect, detection_bars
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import smoothness, smoothness_lines
-from floater.lab.study.analyses.subject import Source, Subject, chosen, load_subject, run_tokens
+from floater.lab.study.analyses.subject import (
+    Source,
+    Subject,
+    chosen,
+    load_subject,
+    position_models,
+    run_tokens,
+)
 from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
 from floater.lab.study.analyses.vectors import heat_map, locate_vectors, similar_order
 from floater.lab.study.plots import PLOTS
@@ -72,6 +80,12 @@ def _draw_vectors(subject: Subject, options: Options) -> Plot:
 
 def _draw_permuted(subject: Subject, options: Options) -> Plot:
     location, vectors = locate_vectors(subject, options.where, options.length)
+    stacks = position_models(subject.model)
+    if stacks and not count_parameters(subject.model):  # as in Figure 3a
+        plot = _heat_map(
+            subject, location, vectors, {"vectors": vectors, "order": torch.arange(len(vectors[0]))}
+        )
+        return replace(plot, text=f"{plot.text}; dimensions in their order, as none is learned")
     order = similar_order(vectors)
     plot = _heat_map(subject, location, vectors[:, order], {"vectors": vectors, "order": order})
     plot.figure.axes[0].set_ylabel("dimension (permuted)")

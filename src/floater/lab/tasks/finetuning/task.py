@@ -196,6 +196,10 @@ class FineTuning(CheckpointTask):
         """
         return self.answers(run, self.settings_of(run), source, labelled=True)
 
+    def check_test(self, settings: Any, **test: Any) -> None:
+        if (source := test.get("source")) is not None:
+            self.read_test(settings, source)
+
     def predict(self, run: RunPath, source: str) -> list[str]:
         """Return the predictions of the final model of a run, as lines of the benchmark's submission file.
 
