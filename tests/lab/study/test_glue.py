@@ -31,6 +31,9 @@ TABLE2 = {  # Ke et al. 2021, Table 2, BERT-A
 
 
 def study(tmp_path: Path, **changes: Any) -> StudySettings:
+    for path in (tmp_path / task / f"{split}.tsv" for task in ("CoLA", "RTE") for split in ("train", "dev")):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     asked: dict[str, Any] = {
         "folder": str(tmp_path / "study"),
         "task": "glue",
@@ -63,6 +66,13 @@ def test_models_tasks_rates_and_seeds_multiply(tmp_path: Path) -> None:
         10,
     )
     assert (last.plug.options, study_grid.trials[0].settings.plug.options) == ({}, None)
+
+
+def test_a_task_whose_files_are_missing_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    (tmp_path / "RTE" / "dev.tsv").unlink()
+    with pytest.raises(SettingsError, match=r"trial plain-RTE-2e-5-1: .*RTE: there is no dev.tsv of RTE"):
+        grid(asked, "here")
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def run_trial(folder: Path, name: str) -> None:
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
     task, settings = registry.from_config(read_yaml(config), str(config), trusted=True)
-    run = task.train(settings, encoded=folder / ENCODED)
+    run = task.train(settings, encoded=folder / ENCODED, tests=plan["tests"])
     if not is_trained(run):
         write_json(run / COST, _cost(run))
     for test, arguments in plan["tests"].items():

@@ -29,7 +29,13 @@ def is_large(size: int) -> bool:
     return size > LARGE
 
 
-def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], Any]) -> Any:
+def stored(
+    folder: Path,
+    key: Any,
+    kinds: tuple[type, ...],
+    make: Callable[[], Any],
+    load: Callable[[Path], Any] | None = None,
+) -> Any:
     """Return a value whose arrays are memory maps of files, which are written first if there are none.
 
     Args:
@@ -38,6 +44,7 @@ def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], A
         kinds: dataclasses of the value besides those of `floater.lab.text.ragged`.
         make: function that returns the value: a dataclass of these kinds, a tuple or a list of texts, of
             groups of texts, of numbers or of arrays.
+        load: function that reads a value that has `save_pretrained`, such as a vocabulary, from a directory.
 
     Example:
         >>> import tempfile
@@ -49,8 +56,9 @@ def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], A
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     path = folder / digest[:16]
+    load = load or (lambda path: _read(path, kinds))
     if not PartialState().is_main_process:  # it has stored the value and checked it
-        return _read(path, kinds)
+        return load(path)
     folder.mkdir(parents=True, exist_ok=True)
     with file_lock(folder / f"{path.name}.lock", str(path), patience=None):
         why = damage(path) if path.is_dir() else None
@@ -61,11 +69,14 @@ def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], A
             hidden = folder / f"{path.name}{UNFINISHED}"
             discard(hidden)
             hidden.mkdir()
-            write_json(hidden / _TREE, _written(make(), hidden, ""))
+            if hasattr(value := make(), "save_pretrained"):
+                value.save_pretrained(hidden)
+            else:
+                write_json(hidden / _TREE, _written(value, hidden, ""))
             seal(hidden)
             os.replace(hidden, path)
             sync(folder)
-    return _read(path, kinds)
+    return load(path)
 
 
 def _written(value: Any, folder: Path, name: str) -> Any:

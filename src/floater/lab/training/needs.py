@@ -91,13 +91,12 @@ def check_room(run: Path, needs: Needs) -> str:
     Raises:
         DataError: if the disk or the memory does not suffice.
     """
-    free, disk = shutil.disk_usage(run).free, max(0, needs.disk - held(run))
-    if disk > free:
-        raise DataError(
-            f"{run} will take {size(disk)} (up to {needs.checkpoints} checkpoints of "
-            f"{size(needs.checkpoint)} and a model), and {size(free)} are free: keep fewer "
-            "(training.save_total_limit, training.keep_steps), make room, or choose another disk (run=...)"
-        )
+    disk = max(0, needs.disk - held(run))
+    parts = f" (up to {needs.checkpoints} checkpoints of {size(needs.checkpoint)} and a model)"
+    fewer = "keep fewer (training.save_total_limit, training.keep_steps), make room"
+    free = free_for(
+        disk, run, f"{run} will take {size(disk)}{parts}", f"{fewer}, or choose another disk (run=...)"
+    )
     memory, where = _memory()
     if needs.state > memory:
         raise DataError(
@@ -105,9 +104,27 @@ def check_room(run: Path, needs: Needs) -> str:
             f"{size(memory)}: take a smaller model, or another device"
         )
     return (
-        f"will write up to {size(disk)} to {run} ({size(free)} are free); {size(needs.state)} of memory for "
+        f"will write up to {size(disk)} to {run} ({free}); {size(needs.state)} of memory for "
         "weights, gradients and moments, besides activations"
     )
+
+
+def free_for(needed: int, folder: Path, what: str, hint: str) -> str:
+    """Return the free space of a disk in words, unless it does not suffice.
+
+    Args:
+        needed: bytes to be written.
+        folder: directory on the disk.
+        what: beginning of the refusal: what takes how much.
+        hint: its end: what to do.
+
+    Raises:
+        DataError: if there is less room than needed.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(f"{what}, and {size(free)} are free: {hint}")
+    return f"{size(free)} are free"
 
 
 def held(folder: Path) -> int:

@@ -82,7 +82,7 @@ class CheckpointTask(Task):
     def make_processor(self, settings: Any, train: Any) -> Any:
         return load_tokenizer(settings.model.path)
 
-    def processor(self, settings: Any, run: Path, train: Any) -> Any:
+    def processor(self, settings: Any, run: Path, train: Any, *_: Any) -> Any:
         return self.make_processor(settings, train)
 
     def load_processor(self, folder: Path, /) -> PreTrainedTokenizerFast:
