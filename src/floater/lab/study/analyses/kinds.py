@@ -18,6 +18,7 @@ from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.attention import head_maps, positional_logits
 from floater.lab.study.analyses.flow import curves, flow_curves
+from floater.lab.study.analyses.patterns import first_column, pattern, toeplitz_share
 from floater.lab.study.analyses.plotting import panels
 from floater.lab.study.analyses.probe import probe, probe_bars, random_tokens
 from floater.lab.study.analyses.reordering import detect, detection_bars
@@ -149,7 +150,17 @@ def _draw_attention(subject: Subject, options: Options) -> Plot:
         "positions that a head would spread over without words (exp of the entropy): "
         + ", ".join("none" if math.isnan(e) else f"{math.exp(e):.1f}" for e in entropy.tolist())
     )
-    return Plot(figure, title, text, by_location)
+    if logits.shape[-1] < 3 or bool(logits.isnan().any()):  # a causal head attends to previous ones
+        return Plot(figure, title, text, by_location)
+    numbers = {"toeplitz_share": toeplitz_share(logits[:, 1:, 1:]), "first_column": first_column(logits)}
+    text += (
+        f"; they attend {', '.join(map(pattern, logits))} (Ke et al. 2021, Figure 5)"
+        "; without the first position, the nearest Toeplitz matrix explains of the variance of the logits: "
+        + ", ".join(f"{share:.2f}" for share in numbers["toeplitz_share"].tolist())
+        + "; logits to the first position, in standard deviations above the others: "
+        + ", ".join(f"{column:+.1f}" for column in numbers["first_column"].tolist())
+    )
+    return Plot(figure, title, text, by_location | numbers)
 
 
 def _draw_terms(subject: Subject, options: Options) -> Plot:
