@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from accelerate import PartialState
 from floater.lab.text.ragged import Groups, Ragged, TextLines
 from floater.lab.training.files import UNFINISHED, damage, discard, seal, sync, write_json
 from floater.lab.training.lock import file_lock
+from floater.lab.training.run_data import VOCABULARY, RunData
 
 logger = logging.getLogger(__name__)
 LARGE = 2**24
@@ -27,6 +28,38 @@ _TREE = "tree.json"
 def is_large(size: int) -> bool:
     """Return whether the examples of data files with a number of bytes are stored."""
     return size > LARGE
+
+
+Store = Callable[..., Any]
+"""A function of a name, a function that makes a value, and the processor that the value depends on."""
+
+
+def unstored(what: str, make: Callable[[], Any], *processors: Any) -> Any:
+    """Return a value that is made anew."""
+    return make()
+
+
+def store_of(task: Any, settings: Any, data: RunData, folder: Path) -> Store:
+    """Return the function by which a run gets examples and a vocabulary: from files, if the data are large.
+
+    Args:
+        task: task of the run.
+        settings: settings of the run.
+        data: record of its data.
+        folder: directory of the files.
+    """
+    if not (task.stored and is_large(data.size)):
+        return unstored
+
+    def in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:
+        key = [what, task.name, data.digest, asdict(settings.data)]
+        if what == VOCABULARY:
+            key.append(task.vocabulary_key(settings))
+        key += [processor.backend_tokenizer.to_str() for processor in processors]
+        load = task.load_processor if what == VOCABULARY else None
+        return stored(folder, key, task.stored, make, load)
+
+    return in_files
 
 
 def stored(

@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
@@ -26,7 +26,7 @@ from floater.lab.settings import load
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement
-from floater.lab.tasks.stored import is_large, stored
+from floater.lab.tasks.stored import Store, store_of, unstored
 from floater.lab.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.lab.training import flush_denormals
 from floater.lab.training.arguments import batches, warmup_steps
@@ -50,14 +50,6 @@ from floater.lab.training.run_data import RunData
 from floater.lab.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
-
-
-Store = Callable[..., Any]
-"""A function of a name, a function that makes a value, and the processor that the value depends on."""
-
-
-def _unstored(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-    return make()
 
 
 class Splits(NamedTuple):
@@ -311,17 +303,7 @@ class Task(ABC):
             if data.is_unknown and state.is_main_process:
                 logger.warning("%s has no record of its data: that they are the same is not checked", run)
             self.check_needs(settings)
-
-            def store_in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-                key = [what, self.name, data.digest, asdict(settings.data)]
-                if what == VOCABULARY:
-                    key.append(self.vocabulary_key(settings))
-                key += [processor.backend_tokenizer.to_str() for processor in processors]
-                load = self.load_processor if what == VOCABULARY else None
-                return stored(encoded or run / ENCODED, key, self.stored, make, load)
-
-            store = store_in_files if self.stored and is_large(data.size) else _unstored
-
+            store = store_of(self, settings, data, encoded or run / ENCODED)
             with main_process_first():
                 splits = Splits(*store("text", lambda: self.read(settings)))
             data.check_examples(train=splits.train, valid=splits.valid)
@@ -343,7 +325,7 @@ class Task(ABC):
                 trainer = self.trainer(prepared, run)
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
 
-    def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = _unstored) -> Prepared:
+    def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = unstored) -> Prepared:
         """Encode the examples, build the model, and check that the model supports the examples.
 
         Args:
@@ -386,7 +368,7 @@ class Task(ABC):
         logger.info("%s parameters, %s in position models", f"{model.num_parameters():,}", f"{positions:,}")
         return prepared
 
-    def processor(self, settings: Any, run: Path, train: Any, store: Store = _unstored) -> Any:
+    def processor(self, settings: Any, run: Path, train: Any, store: Store = unstored) -> Any:
         """Return the saved processor of a resumed run, or a new one, which trials of a study share.
 
         Raises:
