@@ -79,8 +79,8 @@ TABLES = (
     Table("Liu et al., Table 5, SQuAD 2.0", "floater_table5_v2", Data(130_319, 200)),
     Table("Liu et al., Table 6 and Figure 3", "floater_table6", WMT_DE),
     Table("Liu et al., Figure 2", "floater_figure2", WMT_DE),
-    Table("Ke et al., Table 2, pre-training, Figures 4 and 5", "tupe_table2"),
-    Table("Ke et al., Table 2, GLUE", "tupe_glue"),
+    Table("Ke et al., Table 2, pre-training, Figures 4a and 5", "tupe_table2"),
+    Table("Ke et al., Table 2, GLUE, Figures 4b and 4c", "tupe_glue"),
 )
 PAIR = 40
 """Assumed tokens of an example of GLUE."""

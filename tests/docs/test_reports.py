@@ -75,6 +75,39 @@ def test_the_page_of_results_has_the_stored_scores(name: str, title: str) -> Non
     assert [score for score in stored if score not in shown] == []
 
 
+@pytest.mark.parametrize("task", ["reverse", "addition", "sort", "copy", "ListOps"])
+def test_every_row_of_a_generated_task_is_stored(task: str) -> None:
+    """Its cells are means of the study's report, or of a run that was stored since."""
+    page = (RESULTS.parent / "results.md").read_text(encoding="utf-8")
+    section = page[page.index(f"\n## Generated tasks: {task}\n") :]
+    section = section[: section.index("\n## ", 1)]
+    head, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| ")
+    ]
+    stored: dict[str, dict[tuple[str, str], str]] = {}
+    with (RESULTS / f"generated_{task.lower()}" / "means.csv").open(encoding="utf-8") as file:
+        for each in csv.DictReader(file):
+            spread = f" ± {each['std']}" if each["std"] else ""
+            stored.setdefault(each["variant"], {})[each["metric"], each["low"]] = each["mean"] + spread
+    with (RESULTS / "reruns.csv").open(encoding="utf-8") as file:
+        for each in csv.DictReader(file):  # the last run of a model is shown
+            if each["task"] == task.lower():
+                score = f"{float(each['score']):.1f}"
+                stored.setdefault(each["model"], {})[each["metric"], each["low"]] = score
+    first = 1 if task == "ListOps" else 2
+    columns, metric = [], "exact"
+    for title in head[first:]:
+        metric = "tokens" if title.startswith("tokens") else metric
+        low = re.findall(r"(\d+)-\d+", title)[0]
+        columns.append((metric, "0" if low in ("1", "4") else low))
+    assert len(rows) > 7
+    for name, *cells in rows:
+        scores = stored[name.replace(", ", "-")]
+        assert cells[first - 1 :] == [scores[column] for column in columns], name
+
+
 def test_the_page_of_performance_has_the_stored_ratios() -> None:
     page = (RESULTS.parent / "performance.md").read_text(encoding="utf-8")
     rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]

@@ -12,7 +12,7 @@ import pytest
 
 from floater.errors import DataError
 from floater.lab.settings import SettingsError, dump, make
-from floater.lab.study import glue_table, run
+from floater.lab.study import glue_curves, glue_table, run
 from floater.lab.study.grid import grid
 from floater.lab.study.settings import StudySettings
 
@@ -31,6 +31,9 @@ TABLE2 = {  # Ke et al. 2021, Table 2, BERT-A
 
 
 def study(tmp_path: Path, **changes: Any) -> StudySettings:
+    for path in (tmp_path / task / f"{split}.tsv" for task in ("CoLA", "RTE") for split in ("train", "dev")):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     asked: dict[str, Any] = {
         "folder": str(tmp_path / "study"),
         "task": "glue",
@@ -65,6 +68,13 @@ def test_models_tasks_rates_and_seeds_multiply(tmp_path: Path) -> None:
     assert (last.plug.options, study_grid.trials[0].settings.plug.options) == ({}, None)
 
 
+def test_a_task_whose_files_are_missing_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    asked = study(tmp_path)
+    (tmp_path / "RTE" / "dev.tsv").unlink()
+    with pytest.raises(SettingsError, match=r"trial plain-RTE-2e-5-1: .*RTE: there is no dev.tsv of RTE"):
+        grid(asked, "here")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -84,14 +94,14 @@ def test_what_does_not_follow_from_the_study_is_refused(
         grid(study(tmp_path, **changes), "here")
 
 
-def finished(folder: Path, task: str, scores: tuple[float, ...], **training: Any) -> str:
+def finished(folder: Path, task: str, scores: tuple[float, ...], path: str = "bert", **training: Any) -> str:
     """A run directory with what the table reads."""
     seed, rate = training["seed"], training["learning_rate"]
     run = folder / f"{task}-{rate}-{seed}"
     (run / "model").mkdir(parents=True)
     (run / "model/config.json").write_text("{}")
     (run / "config.yaml").write_text(
-        f"run: {run}\ntask: glue\ndata: {{task: {task}, folder: glue}}\nmodel: {{path: bert}}\n"
+        f"run: {run}\ntask: glue\ndata: {{task: {task}, folder: glue}}\nmodel: {{path: {path}}}\n"
         f"training: {{seed: {seed}, learning_rate: {rate}}}\n"
     )
     task_ = glue_table.TASKS[task]
@@ -119,6 +129,34 @@ def test_the_best_rate_is_that_of_the_highest_median(tmp_path: Path) -> None:
         for seed, score in enumerate(scores)
     ]
     assert row(runs)["RTE"] == "52.0 (10.0-53.0, 5; 3e-05)"
+
+
+def test_curves_are_of_the_scores_after_each_checkpoint(tmp_path: Path) -> None:
+    """Ke et al. 2021, Figures 4b and 4c; a model that is no run's, and a single checkpoint, have no curve."""
+    run = tmp_path / "tupe"
+    run.mkdir()
+    (run / "result.json").write_text('{"steps": 900}')
+    runs = []
+    for path, gain in (
+        (f"{run}/checkpoint-300", 0.0),
+        (str(run), 2.0),
+        ("bert", 9.0),
+        (f"{run}2/checkpoint-3", 1.0),
+    ):
+        folder = tmp_path / f"from-{len(runs)}"
+        for task, scores in TABLE2.items():
+            for seed, more in enumerate((-1.0, 0.0, 5.0)):
+                gained = tuple(score + gain + more for score in scores)
+                runs.append(finished(folder, task, gained, path=path, seed=seed, learning_rate=2e-5))
+    actual = glue_curves.curves(glue_table.read_runs(runs))
+    assert {what: {n: [s for s, _ in p] for n, p in c.items()} for what, c in actual.items()} == {
+        "MNLI-m": {"tupe": [300, 900]},
+        "GLUE average": {"tupe": [300, 900]},
+    }
+    assert [score for _, score in actual["MNLI-m"]["tupe"]] == pytest.approx([84.93, 86.93])
+    assert [score for _, score in actual["GLUE average"]["tupe"]] == pytest.approx([82.96, 84.96], abs=5e-3)
+    names = [name for name, _ in glue_curves.draw(glue_table.read_runs(runs))]
+    assert names == ["steps-MNLI-m", "steps-GLUE-average"]
 
 
 def test_a_run_without_its_model_is_not_finished(tmp_path: Path) -> None:

@@ -53,6 +53,10 @@ def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -
     )
     assert flow.training.warm_start == plain.run
     assert built.trials[1].after == built.trials[0].name
+    models["sinusoidal"] = {"settings": {"training": {"keep_best": True, "eval_steps": 2}}}
+    built = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[4]), "here")
+    assert built.trials[1].settings.training.warm_start == f"{plain.run}/best"
+    models["sinusoidal"] = {}
     models["floater"]["seeds"] = [4]
     built = grid(settings(tmp_path, models=models, blocks=["input"], seeds=[3, 4]), "here")
     assert [trial.after for trial in built.trials] == [None, "sinusoidal-input-4", None]

@@ -209,6 +209,68 @@ def test_each_task_of_glue_is_shown_by_the_score_that_chose_its_checkpoints() ->
     assert [column.greater for column in shown.columns()] == [True, True, False]
 
 
+def glue_results(scores: Mapping[str, float], **changes: Any) -> Results:
+    """A study of models on tasks of GLUE, an axis of it."""
+    names = {"CoLA": "matthews", "RTE": "accuracy", "STS-B": "loss"}
+    tasks = {name: name.partition("-")[2] for name in scores}
+    drawn = build_study([*scores], [1, 2, 3], lambda variant, seed: np.zeros(400))
+    variants = {
+        each.name: replace(each, model=each.name.partition("-")[0], labels=(tasks[each.name],))
+        for each in drawn.grid.variants
+    }
+
+    def outcome(of: Outcome) -> Outcome:
+        metric, variant = names[tasks[of.trial.variant.name]], variants[of.trial.variant.name]
+        value = scores[variant.name] + 0.01 * of.trial.seed
+        trial = replace(of.trial, variant=variant)
+        return replace(of, trial=trial, measured={}, result={f"best_valid_{metric}": value, metric: value})
+
+    axes = {"task": {task: {"data": {"task": task}} for task in dict.fromkeys(tasks.values())}}
+    whole = replace(
+        drawn,
+        settings=replace(drawn.settings, axes=axes, **changes),
+        outcomes=[outcome(each) for each in drawn.outcomes],
+        grid=replace(drawn.grid, tests={}, variants=[*variants.values()]),
+    )
+    trees = {
+        name: {"data": {"task": task, "folder": "glue"}, "model": {"path": "bert"}}
+        for name, task in tasks.items()
+    }
+    return asked(whole, "glue", trees)
+
+
+@pytest.mark.parametrize("baseline", [None, "plain"])
+def test_a_model_is_compared_with_the_baseline_on_each_task(baseline: str | None) -> None:
+    """Liu et al. 2020, Table 3; a best mean of losses is no answer, where one task of several has a loss."""
+    tasks = {"CoLA": (60.0, 60.2), "RTE": (70.0, 90.0), "STS-B": (0.5, 0.4)}
+    scores = {f"plain-{task}": pair[0] for task, pair in tasks.items()}
+    actual = glue_results(
+        scores | {f"flow-{task}": pair[1] for task, pair in tasks.items()}, baseline=baseline
+    )
+    pairs = {(c.variant, c.reference, c.column.metric): actual.conclusion(c) for c in actual.comparisons}
+    assert pairs == {
+        ("flow-CoLA", "plain-CoLA", "matthews"): "better",
+        ("flow-RTE", "plain-RTE", "accuracy"): "better",
+        ("flow-STS-B", "plain-STS-B", "loss"): "better",
+    }
+    assert actual.baseline is None
+    answer = " ".join(summary.answer(actual))
+    assert (
+        "Significantly better than `plain` in some column: `flow-CoLA`, `flow-RTE`, `flow-STS-B`." in answer
+    )
+    assert "Best mean" not in answer
+    (of_rte,) = (line for line in summary.sentences(actual) if line.startswith("accuracy"))
+    assert "Against `plain` (with the same task): significantly better: `flow-RTE` (+20.0)." in of_rte
+    marked = {row[0].text: row[2].text[-1] for row in tables.scores(actual).rows}
+    assert (marked["flow-RTE"], marked["plain-RTE"]) == ("▲", "0")
+
+
+def test_labels_of_one_model_are_compared_with_its_first() -> None:
+    actual = glue_results({"plain-RTE": 70.0, "plain-CoLA": 60.0})
+    assert actual.baseline is not None
+    assert actual.baseline.name == "plain-RTE"
+
+
 def test_rows_of_other_examples_are_tested_by_the_seeds_alone_and_it_is_said() -> None:
     draw = np.random.default_rng(0)
     of = {"none": LENGTHS, "a": LENGTHS, "b": np.repeat([5, 20, 40, 100], 150)}

@@ -92,15 +92,15 @@ def twin_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for part in ("train", "valid"):
             write(f"data/wiki_books/{part}.txt", text.replace("mats\n", "mats\n\n"))
         for task in TASKS.values():
-            label = "1.5" if not task.labels else task.labels[0]
-            row = "\t".join((*(LINES[0] for _ in task.texts), label))
-            rows = "\t".join((*task.texts, task.label)) + f"\n{row}\n"
+            labels = (task.labels or ("1.5", "4.0")) * 4
+            texts = [(*(line for _ in task.texts), label) for line, label in zip(LINES, labels, strict=False)]
+            rows = "\n".join("\t".join(row) for row in ((*task.texts, task.label), *texts)) + "\n"
             if task.columns.get(4):  # without a header
-                rows = f"a\t1\t\t{LINES[0]}\n"
+                rows = "".join(f"a\t{row[-1]}\t\t{row[0]}\n" for row in texts)
             for split in ("train", *task.valid):
                 write(f"data/glue/{task.name}/{split}.tsv", rows)
         passage = {"article": LINES[0], "questions": [LINES[1]], "options": [[*"abcd"]], "answers": ["B"]}
-        for split in ("train", "dev"):
+        for split in ("train", "dev", "test"):
             for level in ("middle", "high"):
                 write(f"data/race/{split}/{level}/1.txt", json.dumps(passage))
         answers = [{"text": "red", "answer_start": 4}]

@@ -25,6 +25,7 @@ from floater.lab.tasks import task
 from floater.lab.tasks.finetuning.checkpoint import locate
 from floater.lab.tasks.language_modeling import LanguageModelingSettings
 from floater.lab.training.checkpoints import publish, staging
+from floater.lab.training.files import damage
 from floater.lab.training.resuming import check_complete, random_states, solver_states
 from helpers import equal_runs, kill, train_with
 
@@ -99,6 +100,38 @@ def test_the_second_best_takes_the_place_of_a_best_checkpoint_that_is_damaged(
     TASK.train(asked)
     assert "checkpoint-4, the best one, is gone: the final model is checkpoint-12" in caplog.text
     assert json.loads((run / "result.json").read_text())["averaged"] == ["checkpoint-12"]
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_the_best_checkpoint_is_kept_beside_the_mean_of_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Liu et al. 2020, B.2: the mean is scored, and stage 2 starts from the best."""
+    scores, saved = (
+        iter([7.0, 5.0, 6.0, 0.0]),
+        dict[int, Any](),
+    )  # of steps 4, 8 and 12, and of the final model
+
+    class Copy(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            saved[state.global_step] = load_file(
+                tmp_path / f"run/checkpoint-{state.global_step}" / "model.safetensors"
+            )
+
+    monkeypatch.setattr(TASK, "validate", lambda _: SimpleNamespace(scores={"exact": next(scores)}))
+    kept = {"average_last": limit, "save_total_limit": limit, "keep_best": True, "eval_steps": 4}
+    run = train_with(TASK, settings(tmp_path / "run", **kept), Copy())
+    last = [8, 12][-limit:]
+    assert json.loads((run / "result.json").read_text())["averaged"] == [f"checkpoint-{s}" for s in last]
+    assert names(run) == sorted(f"checkpoint-{step}" for step in (4, *last))
+    best, final = (
+        load_file(run / "best" / "model.safetensors"),
+        load_file(run / "model" / "model.safetensors"),
+    )
+    for name, weight in best.items():
+        assert torch.equal(weight, saved[4][name])
+        torch.testing.assert_close(final[name], sum(saved[s][name] for s in last) / limit)
+    assert damage(run / "best") is None
 
 
 @pytest.mark.parametrize(("gone", "left"), [(8, [12]), (12, [8])])

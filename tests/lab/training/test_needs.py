@@ -108,13 +108,34 @@ def test_a_study_needs_what_its_finished_trials_keep_and_a_running_one_has(tmp_p
     assert "they will write up to" in check_disk(trials, trials.trials, 1)
 
 
+def test_a_study_of_generated_problems_knows_its_models(tmp_path: Path) -> None:
+    tree = {"task": "generated", "short_to_long": {}, "models": {"alibi": None, "learned": None}}
+    tree["settings"] = {"data": {"problem": "parity"}, "model": {"preset": "tiny", "max_length": 600}}
+    trials = grid(study_settings(tmp_path, **tree), "here")
+    chosen = [trial.settings for trial in trials.trials[:2]]
+    generated = task("generated")
+    built = [generated.build(each, generated.make_processor(each, None), None) for each in chosen]
+    sizes = [sum(parameter.numel() for parameter in model.parameters()) for model in built]
+    assert sizes == [sum(p.numel() for p in generated.empty(each).parameters()) for each in chosen]
+    assert disk_of(trials, trials.trials, 1)[1] == 0
+
+
+def test_a_study_whose_models_are_unknown_does_not_say_that_it_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = grid(study_settings(tmp_path), "here")
+    monkeypatch.setattr("floater.lab.study.needs._needs", lambda *_: None)
+    line = check_disk(trials, trials.trials, 1)
+    assert line.startswith("what they will write is unknown before their data are read (")
+
+
 def test_a_study_beyond_the_disk_is_refused_before_a_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launched = run_inline(monkeypatch)
     fill(monkeypatch, 1e6)
     refusal = r"4 trials will take .* MB, and 1 MB are free: set keep_checkpoints: false"
-    with pytest.raises(SettingsError, match=refusal):
+    with pytest.raises(DataError, match=refusal):
         study(study_settings(tmp_path / "study"))
     assert launched.started == []
 

@@ -46,6 +46,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "save_total_limit": {"save_total_limit": 6},
     "keep_steps": {"keep_steps": [4], "save_steps": 4},
     "average_last": {"average_last": 0},
+    "keep_best": {"keep_best": True},
     "bf16": {"bf16": True},
     "flow": {"flow": Flow(lr_multiplier=0.5)},
     "others": {"others": {"dataloader_num_workers": 1}},

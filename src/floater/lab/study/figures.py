@@ -152,7 +152,7 @@ def drawn(results: Results) -> list[Variant]:
         ordered = np.array(scores) * (-1 if column.greater else 1)
         ranks += [np.sum(ordered < score) if score == score else len(variants) for score in ordered]
     asked = [name for pair in results.settings.comparisons for name in pair]
-    base = [results.baseline.name] if results.baseline else []
+    base = [variant.name for variant in results.references.values()]
     first = [i for i, variant in enumerate(variants) if variant.name in (*base, *asked)]
     chosen = [*first, *(int(i) for i in np.argsort(ranks, kind="stable") if i not in first)][:_MOST]
     return [variants[index] for index in sorted(chosen)]
@@ -162,7 +162,7 @@ def lines(
     series: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     xlabel: str,
     ylabel: str,
-    shaded: tuple[float, str],
+    shaded: tuple[float, str] | None = None,
 ) -> Figure:
     """Draw a line for each name.
 
@@ -170,14 +170,15 @@ def lines(
         series: abscissas and ordinates of each line.
         xlabel: label of the abscissa.
         ylabel: label of the ordinate.
-        shaded: end of a shaded range that begins at 0, and its label.
+        shaded: end of a shaded range that begins at 0, and its label; None for no such range.
     """
     figure, axes = _panel()
     for index, (name, (x, y)) in enumerate(series.items()):
         look = {"color": _SERIES[index % len(_SERIES)], "linestyle": _LINES[index % len(_LINES)]}
         axes.plot(x, y, linewidth=1.3, label=name, **look)
-    axes.axvspan(0, shaded[0], color=_GRID, alpha=0.5, lw=0, zorder=0)
-    axes.annotate(shaded[1], (0, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8)
+    if shaded is not None:
+        axes.axvspan(0, shaded[0], color=_GRID, alpha=0.5, lw=0, zorder=0)
+        axes.annotate(shaded[1], (0, 1), xycoords=("data", "axes fraction"), va="bottom", fontsize=8)
     axes.margins(x=0)
     figure.legend(loc="outside lower center", ncols=2, fontsize=8)
     return _finish(figure, axes, xlabel, ylabel, [])

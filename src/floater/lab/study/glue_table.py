@@ -122,18 +122,16 @@ def table(runs: Sequence[str]) -> str:
     shown = [
         name for name in TASKS if name != "WNLI" or any(f.settings.data.task == name for f in finished_runs)
     ]
-    rows: dict[tuple[str, str], dict[str, Rates]] = {}
-    for finished in finished_runs:
-        settings = finished.settings
-        rates = rows.setdefault((settings.model.path, finished.row), {}).setdefault(settings.data.task, {})
-        rates.setdefault(settings.training.learning_rate, []).append(finished.scores)
+    rows = _rows(finished_runs)
     lines = [["Model", *(_group(name) for name in shown), ""]]
     lines += [["", *(_titled(name) for name in shown), "average"]]
     for path in dict.fromkeys(path for path, _ in rows):
         lines.append([f"*{path}*", *[""] * (len(shown) + 1)])
         for (other, title), row in sorted(rows.items(), key=lambda item: item[0][1] != "baseline"):
             if other == path:
-                lines.append([title, *(_cell(row.get(name, {})) for name in shown), _average(row)])
+                mean = average(row)
+                cells = [_cell(row.get(name, {})) for name in shown]
+                lines.append([title, *cells, "-" if mean is None else f"{mean:.2f}"])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join(
@@ -184,12 +182,31 @@ def _cell(rates: Mapping[float, Sequence[tuple[float, ...]]]) -> str:
     return f"{'/'.join(f'{value:.1f}' for value in medians)} ({spread.replace(', /', '/')}{count}{named})"
 
 
-def _average(rates: Mapping[str, Mapping[float, Sequence[tuple[float, ...]]]]) -> str:
-    """Return the mean of the best medians of all tasks but WNLI; "-" where one is missing."""
+def average(rates: Mapping[str, Mapping[float, Sequence[tuple[float, ...]]]]) -> float | None:
+    """Return the mean of the best medians of all tasks but WNLI; None where one is missing."""
     names = [name for name in TASKS if name != "WNLI"]
     if not all(rates.get(name) for name in names):
-        return "-"
-    return f"{fmean(value for name in names for value in best(rates[name])[1]):.2f}"
+        return None
+    return fmean(value for name in names for value in best(rates[name])[1])
+
+
+def by_task(runs: Sequence[Finished]) -> dict[str, dict[str, Rates]]:
+    """Return the scores of unplugged runs by checkpoint and task."""
+    scores: dict[str, dict[str, Rates]] = {}
+    for (path, title), row in _rows(runs).items():
+        if title == "baseline":
+            scores[path] = row
+    return scores
+
+
+def _rows(runs: Sequence[Finished]) -> dict[tuple[str, str], dict[str, Rates]]:
+    """Return the scores of runs by checkpoint and title of the row, and by task."""
+    rows: dict[tuple[str, str], dict[str, Rates]] = {}
+    for finished in runs:
+        settings = finished.settings
+        rates = rows.setdefault((settings.model.path, finished.row), {}).setdefault(settings.data.task, {})
+        rates.setdefault(settings.training.learning_rate, []).append(finished.scores)
+    return rows
 
 
 def _check_comparable(runs: Sequence[Finished]) -> None:

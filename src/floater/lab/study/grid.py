@@ -21,7 +21,7 @@ from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
 from floater.lab.training.files import write_json, write_whole
 from floater.lab.training.paths import file_of
-from floater.lab.training.run import MODEL, find_run
+from floater.lab.training.run import BEST, MODEL, find_run
 from floater.lab.training.run_data import RunData
 
 TRIALS, PLAN, COST = "trials", "plan.json", "cost.json"
@@ -173,10 +173,10 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             raise SettingsError(f"{origin}: checkpoint {name}: {error}") from None
     variants = list(_variants(settings, task, origin))
     names = [variant.name for variant in variants]
-    if settings.models and settings.baseline is not None and settings.baseline not in names:
-        raise SettingsError(
-            f"{origin}: baseline {settings.baseline!r} is no variant; there are: {', '.join(names)}"
-        )
+    models = [variant.name for variant in _models(settings, _has_positions(task), origin)]
+    if settings.models and settings.baseline is not None and settings.baseline not in {*names, *models}:
+        there = ", ".join(dict.fromkeys([*models, *names]))
+        raise SettingsError(f"{origin}: baseline {settings.baseline!r} is no variant; there are: {there}")
     for name in (name for pair in settings.comparisons for name in pair):
         if name not in names:
             raise SettingsError(
@@ -231,13 +231,17 @@ def _trials(
     task: Task, settings: StudySettings, common: Mapping[str, Any], variants: Sequence[Variant], origin: str
 ) -> list[Trial]:
     """Return the trials of variants, seed by seed."""
-    folder = Path(settings.folder)
-    return [
-        Trial(variant, seed, _trial(task, settings, common, variant, seed, origin), folder)
-        for turn in range(max((len(variant.seeds) for variant in variants), default=0))
-        for variant in variants
-        for seed in variant.seeds[turn : turn + 1]
-    ]
+    folder, before = Path(settings.folder), dict[str, Any]()
+    trials = []
+    for turn in range(max((len(variant.seeds) for variant in variants), default=0)):
+        for variant in variants:
+            for seed in variant.seeds[turn : turn + 1]:
+                start = before.get(f"{variant.start}-{seed}")
+                trial_settings = _trial(task, settings, common, variant, seed, start, origin)
+                trial = Trial(variant, seed, trial_settings, folder)
+                before[trial.name] = trial_settings
+                trials.append(trial)
+    return trials
 
 
 def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:
@@ -292,9 +296,15 @@ def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[V
 
 
 def _trial(
-    task: Task, settings: StudySettings, common: Mapping[str, Any], variant: Variant, seed: int, origin: str
+    task: Task,
+    settings: StudySettings,
+    common: Mapping[str, Any],
+    variant: Variant,
+    seed: int,
+    start: Any,
+    origin: str,
 ) -> Any:
-    """Return the settings of a trial."""
+    """Return the settings of a trial, for those of the trial that it starts from; None without it."""
     entry = dict(settings.models[variant.model] or {})
     model_settings = entry.pop("settings", None) or {}
     for key in ("start", "seeds", "position", "position_options"):
@@ -310,7 +320,8 @@ def _trial(
     if variant.position:
         trial["model"] = {"position": variant.position, "position_options": dict(variant.options)}
     if variant.start is not None:
-        trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}")
+        best = BEST if start is not None and start.training.keep_best else ""
+        trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}" / best)
     changes = [axis[label] for axis, label in zip(settings.axes.values(), variant.labels, strict=True)]
     try:
         whole = functools.reduce(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from floater.lab.settings import SettingsError
 from floater.lab.study.grid import Grid, Trial
-from floater.lab.training.needs import Needs, held, kept_checkpoints, needs_of, size
+from floater.lab.training.needs import Needs, free_for, held, kept_checkpoints, needs_of, size
 
 
 def disk_of(grid: Grid, trials: Sequence[Trial], slots: int) -> tuple[int, int]:
@@ -54,16 +52,15 @@ def check_disk(grid: Grid, trials: Sequence[Trial], slots: int) -> str:
     """Return a line about the disk that the unfinished trials of a study need, unless there is too little.
 
     Raises:
-        SettingsError: if the free space does not suffice.
+        DataError: if the free space does not suffice.
     """
     total, unknown = disk_of(grid, trials, slots)
     held_now = sum(held(trial.run) for trial in trials)
-    needed, free = max(0, total - held_now), shutil.disk_usage(grid.folder).free
-    if needed > free:
-        fewer = "set keep_checkpoints: false, " if grid.keep_checkpoints else "give fewer models or seeds, "
-        raise SettingsError(
-            f"{grid.folder}: {len(trials)} trials will take {size(needed)}, and {size(free)} are free: "
-            f"{fewer}make room, or choose another disk (folder=...)"
-        )
-    less = f"; without {unknown} trials of models of unknown size" if unknown else ""
-    return f"they will write up to {size(needed)} ({size(free)} are free{less})"
+    needed = max(0, total - held_now)
+    fewer = "set keep_checkpoints: false" if grid.keep_checkpoints else "give fewer models or seeds"
+    what = f"{grid.folder}: {len(trials)} trials will take {size(needed)}"
+    free = free_for(needed, grid.folder, what, f"{fewer}, make room, or choose another disk (folder=...)")
+    if unknown == len(trials):
+        return f"what they will write is unknown before their data are read ({free})"
+    less = f", and more for {unknown} trials whose models are unknown before their data are read"
+    return f"they will write up to {size(needed)} ({free}){less * bool(unknown)}"

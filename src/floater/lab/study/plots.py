@@ -3,7 +3,7 @@
 PLOTS = {
     "vectors": "heat map of the position vectors (Liu et al. 2020, Figure 3)",
     "permuted_vectors": (
-        "heat map of the position vectors, dimensions permuted (Liu et al. 2020, Figure 3b to 3d)"
+        "heat map of the position vectors, learned dimensions permuted (Liu et al. 2020, Figure 3)"
     ),
     "similarity": "cosine similarity of positions (Dufter et al. 2022, Figure 10)",
     "smoothness": "norm and smoothness along the sequence",

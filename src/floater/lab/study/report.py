@@ -107,6 +107,7 @@ def page(
             if results.settings.comparisons and results.comparisons
             else None,
             "scores": scores,
+            "stacks": any(outcome.cost.get("position_parameters_of_a_stack") for outcome in results.outcomes),
             "marks": {character for row in scores.rows for cell in row for character in cell.text},
             "others": {panels.heading(label): table for label, table in tables.others(results).items()},
             "compared": tables.compared(results) if results.comparisons else None,

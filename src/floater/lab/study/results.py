@@ -203,10 +203,35 @@ class Results:
         return [o for o in self.outcomes if o.trial.variant.name == variant.name and o.counts]
 
     @cached_property
+    def references(self) -> dict[str, Variant]:
+        """Return the variant that each other one is compared with, on axes that of its labels."""
+        variants, named = self.grid.variants, self.settings.baseline
+        if named is None and len({variant.model for variant in variants}) == 1:
+            named = variants[0].name
+        references = {}
+        for variant in variants:
+            if named is None:
+                chosen = [other for other in variants if other.labels == variant.labels]
+            else:
+                names = named, "-".join((named, *variant.labels))
+                chosen = [other for other in variants if other.name in names]
+            if chosen and chosen[0] is not variant:
+                references[variant.name] = chosen[0]
+        return references
+
+    @cached_property
     def baseline(self) -> Variant | None:
-        """Return the variant that others are compared with."""
-        named = self.settings.baseline
-        return next((variant for variant in self.grid.variants if named in (None, variant.name)), None)
+        """Return the variant that all others are compared with; None where each has that of its labels."""
+        bases = {variant.name: variant for variant in self.references.values()}
+        return None if len(bases) > 1 else next(iter([*bases.values(), *self.grid.variants]), None)
+
+    @property
+    def base_name(self) -> str:
+        """Return the name of what variants are compared with: the baseline, or a model at equal labels."""
+        if self.baseline is not None:
+            return self.baseline.name
+        base = next(iter(self.references.values()), None)
+        return "" if base is None else base.name.removesuffix("".join(f"-{label}" for label in base.labels))
 
     @property
     def lengths(self) -> str:
@@ -298,6 +323,11 @@ class Results:
         same = self._question(variant, column) == self._question(other, column)
         return bool(same) and len(self.signatures(column, variant, other)) < 2
 
+    def answers_others(self, column: Column) -> bool:
+        """Return whether variants in a column answer other questions than some that are not in it."""
+        variants = [variant for variant in self.grid.variants if self.outcomes_of(variant)]
+        return column.test == VALIDATION and len({repr(self._question(v, column)) for v in variants}) > 1
+
     def signatures(self, column: Column, *variants: Variant) -> set[str]:
         """Return the different signatures of the variants' scores in a column; empty for a score without."""
         metric = METRICS[column.metric].of or column.metric if column.metric in METRICS else column.metric
@@ -321,10 +351,10 @@ class Results:
     @cached_property
     def pairs(self) -> list[tuple[Variant, Variant]]:
         """Return the pairs of variants to compare: each with the baseline, and those of the settings."""
-        variants, base = {variant.name: variant for variant in self.grid.variants}, self.baseline
+        variants = {variant.name: variant for variant in self.grid.variants}
+        others = [(variants[name], base) for name, base in self.references.items()]
         named = [(variants[ours], variants[theirs]) for ours, theirs in self.settings.comparisons]
-        others = [] if base is None else [(each, base) for each in variants.values() if each is not base]
-        return others + [(ours, theirs) for ours, theirs in named if theirs is not base]
+        return others + [pair for pair in named if pair not in others]
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
@@ -374,7 +404,7 @@ class Results:
         return [
             comparison
             for comparison in self.comparisons
-            if self.baseline and comparison.reference == self.baseline.name
+            if (base := self.references.get(comparison.variant)) and comparison.reference == base.name
         ]
 
     def compared(self, variant: Variant, column: Column) -> Comparison | None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from floater.errors import DataError
 from floater.lab.settings import dump
-from floater.lab.study import glue_table
+from floater.lab.study import figures, glue_curves, glue_table
 from floater.lab.study.grid import grid
 from floater.lab.study.launch import choose_launcher, run_trials
-from floater.lab.study.report import write_report
+from floater.lab.study.report import FIGURES, write_report
 from floater.lab.study.results import Results, gather
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.trial import is_trained
@@ -35,8 +35,8 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         train: whether to run trials; otherwise the report has the results so far, even while trials run.
 
     Returns:
-        The results. A study of GLUE also writes the table of its tasks, glue.md, if its runs fit in one:
-        see `glue_table`.
+        The results. A study of GLUE also writes the table of its tasks, glue.md, if its runs fit in one, and
+        curves over the steps of a pre-training: see `glue_table` and `glue_curves`.
 
     Raises:
         SettingsError: if a trial is impossible; it names the trial.
@@ -66,6 +66,10 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         if settings.task == "glue" and done:
             try:
                 write_whole(folder / GLUE, glue_table.table(done) + "\n")
+                (folder / FIGURES).mkdir(exist_ok=True)
+                with figures.themed():
+                    for name, figure in glue_curves.draw(glue_table.read_runs(done)):
+                        figures.save(figure, folder / FIGURES / name)
             except DataError as error:  # variants that differ in more than the table's rows and cells
                 (folder / GLUE).unlink(missing_ok=True)
                 logger.warning("no %s: %s", folder / GLUE, error)

@@ -149,7 +149,8 @@ class StudySettings:
         models: the position models by a short name. Each sets `position` (by default the name itself) and
             other settings of `model`, such as position_options or max_length; `settings`, changes of the
             common ones; `seeds`, instead of those of the study; `start`, the name of a variant above, whose
-            finished trial of the same seed is the warm start.
+            finished trial of the same seed is the warm start: its best checkpoint with training.keep_best,
+            else its model.
         excluded: position models that are not run, each with the reason, for the report.
         blocks: values of the option `blocks` of position encodings that have it, one variant each: "input",
             "all". Empty leaves their default. A model that sets the option itself has one variant.
@@ -157,7 +158,8 @@ class StudySettings:
             {rate: {"2e-5": {training: {learning_rate: 2.0e-5}}}}. Every model is run on all combinations of
             labels, one variant each. A label replaces what the model sets.
         seeds: seeds of the training, one trial each. The trials run seed by seed.
-        baseline: name of the variant that others are compared with; null for the first.
+        baseline: name of the variant that others are compared with; null for the first. With axes, name a
+            model, and each variant is compared with that model's at its own labels, as on the same task.
         comparisons: further pairs of variants to compare, as in [[rotary, learned]], the first with the
             second. They are the report's answer; without any, the comparisons with the baseline are.
         tests: test sets by name, each with the arguments of the task's scoring: files, such as source and

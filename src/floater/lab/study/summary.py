@@ -25,12 +25,14 @@ def answer(results: Results) -> list[str]:
 def _leaders(results: Results) -> list[str]:
     """Name the variants with the best mean in each column, and group columns with the same ones."""
     leaders: dict[str, list[str]] = {}
-    for column in results.columns():
+    scored = [c for c in results.columns() if any(results.value(v, c) for v in results.grid.variants)]
+    if any(results.answers_others(column) for column in scored):
+        return []  # as of several tasks of GLUE, of which each column has some
+    for column in scored:
         if best := results.best(column):
             leaders.setdefault(_listed([variant.name for variant in best]), []).append(column.label)
     if not leaders:
         return []
-    scored = [c for c in results.columns() if any(results.value(v, c) for v in results.grid.variants)]
     if len(next(iter(leaders.values()))) == len(scored) > 1:
         return [f"Best mean: {next(iter(leaders))} in every score."]
     parts = [f"{names} in {_joined(labels)}" for names, labels in leaders.items()]
@@ -143,8 +145,8 @@ def _continued(results: Results) -> list[str]:
 
 def _overall(results: Results) -> list[str]:
     """Name the variants that differ significantly from the baseline in some column."""
-    base = results.baseline
-    if base is None or not results.comparisons:
+    base = results.base_name
+    if not results.comparisons:
         return []
     by_conclusion: dict[str, list[str]] = {"better": [], "worse": [], "not significant": [], "not tested": []}
     for variant in results.grid.variants:
@@ -154,12 +156,12 @@ def _overall(results: Results) -> list[str]:
     if not any(by_conclusion[side] for side in ("better", "worse", "not significant")):
         return []
     if not (by_conclusion["better"] or by_conclusion["worse"] or by_conclusion["not tested"]):
-        return [f"No variant differs significantly from `{base.name}` in any column."]
+        return [f"No variant differs significantly from `{base}` in any column."]
     words = {
-        "better": f"Significantly better than `{base.name}` in some column",
-        "worse": f"Significantly worse than `{base.name}` in some column",
-        "not significant": f"No significant difference from `{base.name}` in any",
-        "not tested": f"Not tested against `{base.name}`",
+        "better": f"Significantly better than `{base}` in some column",
+        "worse": f"Significantly worse than `{base}` in some column",
+        "not significant": f"No significant difference from `{base}` in any",
+        "not tested": f"Not tested against `{base}`",
     }
     parts = [f"{words[side]}: {_listed(variants)}" for side, variants in by_conclusion.items() if variants]
     return ["; ".join([parts[0], *(part[0].lower() + part[1:] for part in parts[1:])]) + "."]
@@ -167,18 +169,18 @@ def _overall(results: Results) -> list[str]:
 
 def _apart(results: Results) -> list[str]:
     """Name the variants that are not compared with the baseline, as their scores answer other questions."""
-    base, columns = results.baseline, results.columns()
-    if base is None or not columns or not results.outcomes_of(base):
-        return []
+    columns, variants = results.columns(), {variant.name: variant for variant in results.grid.variants}
     apart = [
-        variant.name
-        for variant in results.grid.variants
-        if results.outcomes_of(variant)
-        and not any(results.comparable(variant, base, column) for column in columns)
+        name
+        for name, base in results.references.items()
+        if columns and results.outcomes_of(variants[name]) and results.outcomes_of(base)
+        if not any(results.comparable(variants[name], base, column) for column in columns)
     ]
     if not apart:
         return []
-    return [f"Not compared with `{base.name}`, as their scores are of something else: {_listed(apart)}."]
+    return [
+        f"Not compared with `{results.base_name}`, as their scores are of something else: {_listed(apart)}."
+    ]
 
 
 def _column_sentences(results: Results, column: Column) -> list[str]:
@@ -197,10 +199,11 @@ def _column_sentences(results: Results, column: Column) -> list[str]:
         return [f"{where}: all variants score the same, {digits(means.pop(), column)}."]
     text = f"{where}: {_best(best, scored, column)}." if best else f"{where}."
     comparisons = [c for c in results.against_baseline() if c.column == column]
-    if results.baseline is None or results.baseline.name not in scored or not comparisons:
+    base = results.base_name
+    if not comparisons:
         return [text]
-    base = results.baseline.name
-    text += f" Against `{base}` ({spread(scored[base], column)}): "
+    labels = f"with the same {_joined([*results.settings.axes])}"
+    text += f" Against `{base}` ({spread(scored[base], column) if results.baseline else labels}): "
     parts = []
     for conclusion, words in (
         ("better", "significantly better"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from floater.lab.table import Cell, Table, as_csv
 
 MARKS = {"better": "▲", "worse": "▼", "not significant": "", "not tested": ""}
 EMPTY = "–"
-PERCENT = ("bleu", "chrf", "tokenised_bleu", "accuracy", "exact", "tokens")
+PERCENT = ("bleu", "chrf", "tokenised_bleu", "accuracy", "exact", "f1", "tokens")
 """Metrics from 0 to 100, shown to a tenth."""
 
 
@@ -30,7 +31,8 @@ def scores(results: Results) -> Table:
         line = [
             Cell(variant.name),
             *(_score(results, variant, column, variant in best[column]) for column in columns),
-            *(_number(first.get(key)) for key in ("position_parameters", "parameters")),
+            _positions(first),
+            _number(first.get("parameters")),
             Cell(
                 f"{(finished := sum(o.status == 'finished' for o in outcomes))}/{len(variant.seeds)}",
                 "failed" * any(o.status == "failed" for o in outcomes),
@@ -211,8 +213,8 @@ def _score(results: Results, variant: Variant, column: Column, best: bool) -> Ce
     text = f"{spread(value, column)} {MARKS[conclusion]}".strip()
     kinds = [*(["best"] if best else []), *([conclusion] if MARKS[conclusion] else [])]
     numbers: dict[str, Any] = {"": value.mean, "std": value.spread, "seeds": len(value.scores)}
-    if results.baseline and len(results.grid.variants) > 1:
-        numbers[f"against {results.baseline.name}"] = conclusion if comparison else None
+    if results.references:
+        numbers[f"against {results.base_name}"] = conclusion if comparison else None
     return Cell(text, " ".join(kinds), numbers)
 
 
@@ -229,6 +231,14 @@ def _probability(p: float | None) -> str:
 
 def _number(value: float | None, decimals: int = 0) -> Cell:
     return Cell(EMPTY if value is None else f"{value:,.{decimals}f}", values={"": value})
+
+
+def _positions(cost: Mapping[str, Any]) -> Cell:
+    """Return the position parameters of a model, in brackets those that Liu et al. 2020 count in Table 6."""
+    cell, one = _number(cost.get("position_parameters")), cost.get("position_parameters_of_a_stack")
+    if not one:
+        return cell
+    return Cell(f"{cell.text} ({one:,})", values=dict(cell.values) | {"of a stack": one})
 
 
 def _spent(results: Results, variant: Variant, key: str) -> Cell:

@@ -18,6 +18,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from floater.encodings.model import PositionModel, count_parameters
 from floater.errors import DataError, first_line
 from floater.lab.interruption import Interrupted, raising
 from floater.lab.settings import read as read_yaml
@@ -85,7 +86,7 @@ def run_trial(folder: Path, name: str) -> None:
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
     task, settings = registry.from_config(read_yaml(config), str(config), trusted=True)
-    run = task.train(settings, encoded=folder / ENCODED)
+    run = task.train(settings, encoded=folder / ENCODED, tests=plan["tests"])
     if not is_trained(run):
         write_json(run / COST, _cost(run))
     for test, arguments in plan["tests"].items():
@@ -180,8 +181,7 @@ def _cost(run: Path) -> dict[str, Any]:
     import torch
     from safetensors import safe_open
 
-    from floater.encodings.model import count_parameters
-    from floater.lab.study.analyses.subject import load_subject
+    from floater.lab.study.analyses.subject import load_subject, position_models
     from floater.lab.training.optimizer import flow_parameters
 
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
@@ -189,7 +189,9 @@ def _cost(run: Path) -> dict[str, Any]:
     model, machine = load_subject(run / MODEL).model, hardware()
     flows = flow_parameters(model)  # of a plugged model, which has no position model of this library
     in_flows = sum(parameter.numel() for name, parameter in model.named_parameters() if name in flows)
-    return {
+    stacks = position_models(model)
+    one = {"position_parameters_of_a_stack": _shared(stacks["encoder"])} if "encoder" in stacks else {}
+    return one | {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
         "position_parameters": max(count_parameters(model), in_flows),
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
@@ -199,6 +201,15 @@ def _cost(run: Path) -> dict[str, Any]:
         "files": digests(_weights(run)),
         **software(),
     }
+
+
+def _shared(position: PositionModel) -> int:
+    """Return the parameters of a stack's position model without the starting vectors of its blocks.
+
+    Liu et al. 2020 count those of the dynamics in Table 6.
+    """
+    starts = sum(p.numel() for name, p in position.named_parameters() if name.rpartition(".")[2] == "start")
+    return count_parameters(position) - starts
 
 
 def software() -> dict[str, Any]:

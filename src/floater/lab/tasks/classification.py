@@ -242,10 +242,6 @@ class Classification(FineTuning):
         has_run_data = test is None or test.get("source") is None
         return data.columns, splits, (data.train, data.valid) if has_run_data else None
 
-    def check_test(self, settings: Any, **test: Any) -> None:
-        if (source := test.get("source")) is not None:
-            self.read_test(settings, source)
-
 
 def classes_of(texts: Sequence[Text]) -> list[str]:
     """Return the names of the classes of texts, sorted, as numbers if they are.

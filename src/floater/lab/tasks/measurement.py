@@ -188,6 +188,7 @@ METRICS: dict[str, Metric] = {
     "excess": Metric("loss beyond that of the training length (nats/token)", greater=False, score=_ratio),
     "accuracy": Metric("accuracy (%)", greater=True, score=_percent),
     "exact": Metric("exact match (%)", greater=True, score=_percent),
+    "f1": Metric("F1 (%)", greater=True, score=_percent),
     "tokens": Metric("teacher-forced token accuracy (%)", greater=True, score=_percent),
 }
 """The statistics of losses are nats and tokens or documents, those of percentages right and all answers."""

@@ -80,6 +80,8 @@ class Race(FineTuning):
     def question(self, settings: RaceSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
         return settings.data.valid
 
+    measure = FineTuning.evaluate
+
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
         return encode(processor, examples, settings.data.max_length, settings.data.max_option)
 
@@ -88,7 +90,14 @@ class Race(FineTuning):
         letters = {question.id: LETTERS[i] for question, i in zip(questions, chosen, strict=True)}
         scores = accuracies(chosen, questions)
         report = "\n".join(f"{name} {value:.2f}" for name, value in scores.items())
-        return Measurement(scores=scores, report=report, lines=[json.dumps(letters)])
+        right = [[a == q.answer, 1] for a, q in zip(chosen, questions, strict=True)]
+        return Measurement(
+            np.array([max(map(len, row["input_ids"])) for row in features.rows]),
+            {"accuracy": np.array(right, dtype=float)},
+            scores=scores,
+            report=report,
+            lines=[json.dumps(letters)],
+        )
 
 
 def encode(

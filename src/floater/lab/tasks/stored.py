@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from accelerate import PartialState
 from floater.lab.text.ragged import Groups, Ragged, TextLines
 from floater.lab.training.files import UNFINISHED, damage, discard, seal, sync, write_json
 from floater.lab.training.lock import file_lock
+from floater.lab.training.run_data import VOCABULARY, RunData
 
 logger = logging.getLogger(__name__)
 LARGE = 2**24
@@ -29,7 +30,45 @@ def is_large(size: int) -> bool:
     return size > LARGE
 
 
-def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], Any]) -> Any:
+Store = Callable[..., Any]
+"""A function of a name, a function that makes a value, and the processor that the value depends on."""
+
+
+def unstored(what: str, make: Callable[[], Any], *processors: Any) -> Any:
+    """Return a value that is made anew."""
+    return make()
+
+
+def store_of(task: Any, settings: Any, data: RunData, folder: Path) -> Store:
+    """Return the function by which a run gets examples and a vocabulary: from files, if the data are large.
+
+    Args:
+        task: task of the run.
+        settings: settings of the run.
+        data: record of its data.
+        folder: directory of the files.
+    """
+    if not (task.stored and is_large(data.size)):
+        return unstored
+
+    def in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:
+        key = [what, task.name, data.digest, asdict(settings.data)]
+        if what == VOCABULARY:
+            key.append(task.vocabulary_key(settings))
+        key += [processor.backend_tokenizer.to_str() for processor in processors]
+        load = task.load_processor if what == VOCABULARY else None
+        return stored(folder, key, task.stored, make, load)
+
+    return in_files
+
+
+def stored(
+    folder: Path,
+    key: Any,
+    kinds: tuple[type, ...],
+    make: Callable[[], Any],
+    load: Callable[[Path], Any] | None = None,
+) -> Any:
     """Return a value whose arrays are memory maps of files, which are written first if there are none.
 
     Args:
@@ -38,6 +77,7 @@ def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], A
         kinds: dataclasses of the value besides those of `floater.lab.text.ragged`.
         make: function that returns the value: a dataclass of these kinds, a tuple or a list of texts, of
             groups of texts, of numbers or of arrays.
+        load: function that reads a value that has `save_pretrained`, such as a vocabulary, from a directory.
 
     Example:
         >>> import tempfile
@@ -49,8 +89,9 @@ def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], A
     """
     digest = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()
     path = folder / digest[:16]
+    load = load or (lambda path: _read(path, kinds))
     if not PartialState().is_main_process:  # it has stored the value and checked it
-        return _read(path, kinds)
+        return load(path)
     folder.mkdir(parents=True, exist_ok=True)
     with file_lock(folder / f"{path.name}.lock", str(path), patience=None):
         why = damage(path) if path.is_dir() else None
@@ -61,11 +102,14 @@ def stored(folder: Path, key: Any, kinds: tuple[type, ...], make: Callable[[], A
             hidden = folder / f"{path.name}{UNFINISHED}"
             discard(hidden)
             hidden.mkdir()
-            write_json(hidden / _TREE, _written(make(), hidden, ""))
+            if hasattr(value := make(), "save_pretrained"):
+                value.save_pretrained(hidden)
+            else:
+                write_json(hidden / _TREE, _written(value, hidden, ""))
             seal(hidden)
             os.replace(hidden, path)
             sync(folder)
-    return _read(path, kinds)
+    return load(path)
 
 
 def _written(value: Any, folder: Path, name: str) -> Any:

@@ -8,8 +8,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from floater.lab.settings import load
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement
-from floater.lab.tasks.stored import is_large, stored
+from floater.lab.tasks.stored import Store, store_of, unstored
 from floater.lab.text.bpe import TOKENIZER_FILE, load_bpe
 from floater.lab.training import flush_denormals
 from floater.lab.training.arguments import batches, warmup_steps
@@ -49,14 +50,6 @@ from floater.lab.training.run_data import RunData
 from floater.lab.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
-
-
-Store = Callable[..., Any]
-"""A function of a name, a function that makes a value, and the processor that the value depends on."""
-
-
-def _unstored(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-    return make()
 
 
 class Splits(NamedTuple):
@@ -173,6 +166,10 @@ class Task(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} reads no test sets")
 
+    def vocabulary_key(self, settings: Any) -> Any:
+        """Return what decides, with the data, the vocabulary that is trained on them; None if none is."""
+        return None
+
     def load_processor(self, folder: Path, /) -> Any:
         """Load a saved processor; by default a BPE vocabulary."""
         return load_bpe(folder)
@@ -248,7 +245,14 @@ class Task(ABC):
 
     # Methods shared by all tasks.
 
-    def train(self, settings: Any, *, accept_changed_data: bool = False, encoded: Path | None = None) -> Path:
+    def train(
+        self,
+        settings: Any,
+        *,
+        accept_changed_data: bool = False,
+        encoded: Path | None = None,
+        tests: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> Path:
         """Train a model, or resume a stopped training.
 
         A run that was killed and resumed ends with the same weights as an uninterrupted run, on the same
@@ -262,6 +266,8 @@ class Task(ABC):
                 has changed is written to the run's `data.json`.
             encoded: directory of the examples of large data, which several runs may share; by default one in
                 that of the run.
+            tests: arguments of `measure` for each test set of a study, which are checked once more, with the
+                vocabulary.
 
         Returns:
             The run directory.
@@ -297,14 +303,7 @@ class Task(ABC):
             if data.is_unknown and state.is_main_process:
                 logger.warning("%s has no record of its data: that they are the same is not checked", run)
             self.check_needs(settings)
-
-            def store_in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-                key = [what, self.name, data.digest, asdict(settings.data)]
-                key += [processor.backend_tokenizer.to_str() for processor in processors]
-                return stored(encoded or run / ENCODED, key, self.stored, make)
-
-            store = store_in_files if self.stored and is_large(data.size) else _unstored
-
+            store = store_of(self, settings, data, encoded or run / ENCODED)
             with main_process_first():
                 splits = Splits(*store("text", lambda: self.read(settings)))
             data.check_examples(train=splits.train, valid=splits.valid)
@@ -316,12 +315,17 @@ class Task(ABC):
                 if state.is_main_process:
                     logger.info(check_room(run, needs_of(prepared.model, settings.training)))
                 begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
+            for test, arguments in tests.items():
+                try:
+                    self.check_test(settings, **arguments)
+                except (DataError, PositionError) as error:
+                    raise type(error)(f"test {test}: {error}") from error
             before = self.before(prepared)
             with variables_of_accelerate():
                 trainer = self.trainer(prepared, run)
             return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
 
-    def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = _unstored) -> Prepared:
+    def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = unstored) -> Prepared:
         """Encode the examples, build the model, and check that the model supports the examples.
 
         Args:
@@ -334,7 +338,7 @@ class Task(ABC):
             DataError: if an example does not fit into a batch.
             PositionError: if the position model does not support an example.
         """
-        processor = self.processor(settings, run, splits.train)
+        processor = self.processor(settings, run, splits.train, store)
         asked = getattr(settings.data, "vocabulary_size", None)
         if asked and not getattr(settings.data, "vocabulary", None) and len(processor) < asked:
             logger.warning(
@@ -364,8 +368,8 @@ class Task(ABC):
         logger.info("%s parameters, %s in position models", f"{model.num_parameters():,}", f"{positions:,}")
         return prepared
 
-    def processor(self, settings: Any, run: Path, train: Any) -> Any:
-        """Return the saved processor of a resumed run, or a new one.
+    def processor(self, settings: Any, run: Path, train: Any, store: Store = unstored) -> Any:
+        """Return the saved processor of a resumed run, or a new one, which trials of a study share.
 
         Raises:
             DataError: if the saved processor is damaged; a new one could encode the inputs differently.
@@ -375,7 +379,9 @@ class Task(ABC):
             if (vocabulary / MANIFEST).exists() and (why := damage(vocabulary)) is not None:
                 raise DataError(f"{vocabulary} is damaged: {why}; remove it to have it made again")
             return self.load_processor(vocabulary)
-        return self.make_processor(settings, train)
+        if self.vocabulary_key(settings) is None:
+            return self.make_processor(settings, train)
+        return store(VOCABULARY, lambda: self.make_processor(settings, train))
 
     def check_schedule(self, prepared: Prepared) -> None:
         """Refuse a warm-up that is longer than the training on all processes."""

@@ -23,7 +23,7 @@ class Needs:
     """Bytes that a training needs besides its examples and activations.
 
     Args:
-        model: weights, as the final model has them.
+        model: weights of the models at the end: the final one, and the best if it is kept, too.
         checkpoint: a checkpoint, with Adam's moments.
         state: weights, gradients and moments in the memory of each process.
         checkpoints: maximum number of checkpoints on the disk, one that is being written included.
@@ -50,7 +50,7 @@ class Needs:
         """
         model, moments = _FLOAT * parameters, _FLOAT * _MOMENTS * trained
         return cls(
-            model=model,
+            model=model * (1 + training.keep_best),
             checkpoint=model + moments,
             state=model + moments + _FLOAT * trained,
             checkpoints=kept_checkpoints(training) + 1,
@@ -70,7 +70,8 @@ def kept_checkpoints(training: TrainingSettings) -> int:
         2
     """
     best_and_last = 1 if training.average_last else 2
-    return max(training.save_total_limit, best_and_last) + len(training.keep_steps)
+    kept = max(training.save_total_limit, best_and_last) + training.keep_best
+    return kept + len(training.keep_steps)
 
 
 def needs_of(model: nn.Module, training: TrainingSettings) -> Needs:
@@ -90,13 +91,12 @@ def check_room(run: Path, needs: Needs) -> str:
     Raises:
         DataError: if the disk or the memory does not suffice.
     """
-    free, disk = shutil.disk_usage(run).free, max(0, needs.disk - held(run))
-    if disk > free:
-        raise DataError(
-            f"{run} will take {size(disk)} (up to {needs.checkpoints} checkpoints of "
-            f"{size(needs.checkpoint)} and a model), and {size(free)} are free: keep fewer "
-            "(training.save_total_limit, training.keep_steps), make room, or choose another disk (run=...)"
-        )
+    disk = max(0, needs.disk - held(run))
+    parts = f" (up to {needs.checkpoints} checkpoints of {size(needs.checkpoint)} and a model)"
+    fewer = "keep fewer (training.save_total_limit, training.keep_steps), make room"
+    free = free_for(
+        disk, run, f"{run} will take {size(disk)}{parts}", f"{fewer}, or choose another disk (run=...)"
+    )
     memory, where = _memory()
     if needs.state > memory:
         raise DataError(
@@ -104,9 +104,27 @@ def check_room(run: Path, needs: Needs) -> str:
             f"{size(memory)}: take a smaller model, or another device"
         )
     return (
-        f"will write up to {size(disk)} to {run} ({size(free)} are free); {size(needs.state)} of memory for "
+        f"will write up to {size(disk)} to {run} ({free}); {size(needs.state)} of memory for "
         "weights, gradients and moments, besides activations"
     )
+
+
+def free_for(needed: int, folder: Path, what: str, hint: str) -> str:
+    """Return the free space of a disk in words, unless it does not suffice.
+
+    Args:
+        needed: bytes to be written.
+        folder: directory on the disk.
+        what: beginning of the refusal: what takes how much.
+        hint: its end: what to do.
+
+    Raises:
+        DataError: if there is less room than needed.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DataError(f"{what}, and {size(free)} are free: {hint}")
+    return f"{size(free)} are free"
 
 
 def held(folder: Path) -> int:

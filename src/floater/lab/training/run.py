@@ -17,6 +17,8 @@ from floater.lab.training.run_data import VOCABULARY as VOCABULARY
 from floater.lab.training.run_data import RunData
 
 SETTINGS, MODEL, LOG, RESULT = "config.yaml", "model", "log.json", "result.json"
+BEST = "best"
+"""Directory in that of a run with the model of the best validation; see `TrainingSettings.keep_best`."""
 ENCODED = "encoded"
 """Directory in that of a run with its examples, if they are large; see `floater.lab.tasks.stored`."""
 LONGEST = "longest"

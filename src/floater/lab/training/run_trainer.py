@@ -36,14 +36,14 @@ from floater.lab.training.checkpoints import (
 )
 from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, diverged, is_finite
 from floater.lab.training.early_stopping import exhausted
-from floater.lab.training.files import damage, save_whole, write_json
+from floater.lab.training.files import damage, discard, save_whole, write_json
 from floater.lab.training.final_model import final_checkpoints
 from floater.lab.training.flow import FlowSchedule
 from floater.lab.training.memory import peak_memory
 from floater.lab.training.model import load_weights
 from floater.lab.training.optimizer import adam, flow_parameters
 from floater.lab.training.resuming import check_trainer_state, check_weights, processes_of
-from floater.lab.training.run import LOG, LONGEST, MODEL, RESULT
+from floater.lab.training.run import BEST, LOG, LONGEST, MODEL, RESULT
 from floater.lab.training.schedule import learning_rates
 from floater.lab.training.settings import TrainingSettings
 from floater.lab.training.tensorboard import TolerantTensorBoard
@@ -87,7 +87,7 @@ class RunTrainer(FloaterTrainer):
     ) -> None:
         self.training, self.validate = training, validate
         self.metric, self.greater = metric, greater
-        best = None if training.average_last else metric
+        best = metric if training.keep_best or not training.average_last else None
         args = arguments(training, run, model, best, greater)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
         callbacks = [*callbacks]
@@ -108,6 +108,7 @@ class RunTrainer(FloaterTrainer):
             eval_dataset=kwargs["train_dataset"],  # required by the Trainer; `evaluate` does not use it
             train_batch_sampler=self.sampler,
             keep_steps=training.keep_steps,
+            keep_best=training.keep_best,
             callbacks=callbacks,
             **kwargs,
         )
@@ -380,7 +381,11 @@ class RunTrainer(FloaterTrainer):
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self._train_on(run)
         self._set_aside_damaged(run)
-        sources = self._final_checkpoints(run)
+        if self.training.keep_best and self.args.process_index == 0:
+            load_weights(model, average(self._final_checkpoints(run, 0)), str(run))
+            discard(run / BEST)
+            save_whole(run / BEST, model, processor)
+        sources = self._final_checkpoints(run, self.training.average_last)
         load_weights(model, average(sources), str(run))
         if not is_finite(model):
             raise self._diverged("weights of the final model are not finite")
@@ -405,11 +410,11 @@ class RunTrainer(FloaterTrainer):
             f"best_valid_{self.metric}": best,
         }
 
-    def _final_checkpoints(self, run: Path) -> list[Path]:
+    def _final_checkpoints(self, run: Path, average_last: int) -> list[Path]:
         metric = f"eval_{self.metric}"
         return final_checkpoints(
             run,
-            average_last=self.training.average_last,
+            average_last=average_last,
             saved_steps=self.saved_steps,
             best_step=self.state.best_global_step,
             scores={int(entry["step"]): entry[metric] for entry in self.state.log_history if metric in entry},

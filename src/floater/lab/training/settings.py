@@ -109,6 +109,8 @@ class TrainingSettings:
             model.path=RUN/checkpoint-100000. They must be multiples of save_steps.
         average_last: number of last checkpoints whose mean is the final model; 0 takes the checkpoint with
             the best validation.
+        keep_best: whether the checkpoint with the best validation is saved as RUN/best, beside the mean that
+            average_last takes, to start from: training.warm_start=RUN/best.
         bf16: whether the forward pass computes in bfloat16 where PyTorch's autocast does.
         flow: schedule of the flow's parameters.
         others: other fields of `transformers.TrainingArguments`, which are written beside these settings.
@@ -139,6 +141,7 @@ class TrainingSettings:
     save_total_limit: int = 5
     keep_steps: list[int] = field(default_factory=list)
     average_last: int = 5
+    keep_best: bool = False
     bf16: bool = False
     flow: Flow = field(default_factory=Flow)
     others: dict[str, Any] = field(default_factory=dict, metadata={"beside": ARGUMENTS})
@@ -206,11 +209,15 @@ class TrainingSettings:
                 "checkpoint at an epoch's end would not know the validation there; save by epoch, or "
                 "validate by steps"
             )
-        if not self.average_last and not _falls_on(self.evaluates, self.saves):
+        if self.keep_best and not self.average_last:
             raise ValueError(
-                f"average_last=0 takes the best validation's checkpoint, but validation (each "
-                f"{self.evaluates}) does not fall on checkpoints (each {self.saves}); make eval_steps a "
-                "multiple of save_steps"
+                "keep_best is for a mean of checkpoints; with average_last=0 the model is the best"
+            )
+        if (self.keep_best or not self.average_last) and not _falls_on(self.evaluates, self.saves):
+            raise ValueError(
+                f"{'keep_best' if self.keep_best else 'average_last=0'} takes the best validation's "
+                f"checkpoint, but validation (each {self.evaluates}) does not fall on checkpoints (each "
+                f"{self.saves}); make eval_steps a multiple of save_steps"
             )
 
     def accumulation(self, processes: int) -> int:

@@ -96,6 +96,7 @@ class FloaterTrainer(Trainer):
         compute_loss_func: loss function of the outputs and labels, which divides by
             ``num_items_in_batch``.
         keep_steps: steps whose checkpoints are kept in addition to those of ``args.save_total_limit``.
+        keep_best: whether the best checkpoint is kept in addition to them, too, and not as one of them.
         **kwargs: arguments of ``transformers.Trainer``.
 
     Raises:
@@ -129,12 +130,14 @@ class FloaterTrainer(Trainer):
         train_batch_sampler: BatchSampler | StreamSampler | None = None,
         compute_loss_func: LossFunction | None = None,
         keep_steps: Sequence[int] = (),
+        keep_best: bool = False,
         **kwargs: Any,
     ) -> None:
         _check_arguments(args)
         # The Trainer removes old checkpoints file by file, which a kill may interrupt. Therefore it gets a
         # copy of the arguments without a limit.
         self.save_total_limit, self.keep_steps = args.save_total_limit, keep_steps
+        self.keep_best = keep_best
         args = copy(args)
         args.save_total_limit = None
         loss = compute_loss_func or smoothed_loss(args.label_smoothing_factor)
@@ -187,7 +190,8 @@ class FloaterTrainer(Trainer):
         self._seed_process()
         output = super().train(resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
         best = self.state.best_model_checkpoint
-        if self.args.should_save and self.save_total_limit == 1 and best is not None:
+        only_best = self.save_total_limit == 1 and not self.keep_best
+        if self.args.should_save and only_best and best is not None:
             kept = {run / f"checkpoint-{step}" for step in self.keep_steps}
             remove(path for path in checkpoints(run) if not (path.samefile(best) or path in kept))
         self.accelerator.wait_for_everyone()
@@ -377,7 +381,7 @@ class FloaterTrainer(Trainer):
             best = self.state.best_model_checkpoint
             kept = [path for step in self.keep_steps if (path := run / f"checkpoint-{step}").is_dir()]
             always = [*kept, *([] if best is None else [Path(best)])]
-            keep_last(run, self.save_total_limit + len(kept), always=always)
+            keep_last(run, self.save_total_limit + len(kept) + self.keep_best, always=always)
 
 
 class LatestBest(TrainerCallback):

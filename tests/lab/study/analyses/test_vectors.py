@@ -306,3 +306,12 @@ def test_the_permuted_figure_shows_all_dimensions_and_says_that_they_are_permute
     assert torch.equal(torch.as_tensor(image.get_array().filled()), plain.numbers["vectors"][:, order].T)
     assert "dimensions permuted" in permuted.text
     assert "permuted" not in plain.text
+
+
+def test_dimensions_of_sinusoids_are_not_permuted() -> None:
+    """Liu et al. 2020, Figure 3a."""
+    model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="sinusoidal"))
+    plain, permuted = (draw(model, kind) for kind in ("vectors", "permuted_vectors"))
+    images = [plot.figure.axes[0].images[0].get_array() for plot in (plain, permuted)]
+    assert (images[0] == images[1]).all()
+    assert "in their order" in permuted.text

@@ -15,6 +15,7 @@ from floater.lab.tasks.translation.validation import token_losses
 from floater.lab.text.bpe import train_bpe
 from floater.transformer import FloaterForConditionalGeneration
 
+from . import small
 from .conftest import Files
 from .small import TASK, evaluate, load_run, measure, pairs
 
@@ -85,3 +86,18 @@ def test_a_test_set_is_refused_where_the_positions_end(
             TASK.check_test(run_settings, **{name: str(file) for name, file in files.items()})
         with pytest.raises(PositionError):
             token_losses(model, tokenizer, asked)
+
+
+def test_a_test_set_is_refused_in_tokens_of_the_vocabulary_that_a_run_trains(tmp_path: Path) -> None:
+    """One word, of which nobody knows the tokens before, is longer than the learned positions."""
+    run_settings = small.settings(
+        tmp_path, small.write_corpus(tmp_path), "run", model={"position": "learned"}
+    )
+    files = {name: tmp_path / name for name in ("source", "reference")}
+    for file in files.values():
+        file.write_text("a" + "qx" * 200 + "\n")
+    long = {name: str(file) for name, file in files.items()}
+    TASK.check_test(run_settings, **long)
+    with pytest.raises(PositionError, match=r"test long: .*128 positions, but the longest line of .* tokens"):
+        TASK.train(run_settings, tests={"long": long})
+    assert not [*Path(run_settings.run).glob("checkpoint-*")]

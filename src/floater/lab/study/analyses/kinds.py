@@ -13,17 +13,26 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError
+from floater.encodings.model import count_parameters
 from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.attention import head_maps, positional_logits
 from floater.lab.study.analyses.flow import curves, flow_curves
+from floater.lab.study.analyses.patterns import first_column, pattern, toeplitz_share
 from floater.lab.study.analyses.plotting import Plot, panels
 from floater.lab.study.analyses.probe import probe, probe_bars, random_tokens
 from floater.lab.study.analyses.reordering import detect, detection_bars
 from floater.lab.study.analyses.same_word import same_word_logits
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import smoothness, smoothness_lines
-from floater.lab.study.analyses.subject import Source, Subject, chosen, load_subject, run_tokens
+from floater.lab.study.analyses.subject import (
+    Source,
+    Subject,
+    chosen,
+    load_subject,
+    position_models,
+    run_tokens,
+)
 from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
 from floater.lab.study.analyses.vectors import heat_map, locate_vectors, similar_order
 from floater.lab.study.plots import PLOTS
@@ -53,6 +62,12 @@ def _draw_vectors(subject: Subject, options: Options) -> Plot:
 
 def _draw_permuted(subject: Subject, options: Options) -> Plot:
     location, vectors = locate_vectors(subject, options.where, options.length)
+    stacks = position_models(subject.model)
+    if stacks and not count_parameters(subject.model):  # as in Figure 3a
+        plot = _heat_map(
+            subject, location, vectors, {"vectors": vectors, "order": torch.arange(len(vectors[0]))}
+        )
+        return replace(plot, text=f"{plot.text}; dimensions in their order, as none is learned")
     order = similar_order(vectors)
     plot = _heat_map(subject, location, vectors[:, order], {"vectors": vectors, "order": order})
     plot.figure.axes[0].set_ylabel("dimension (permuted)")
@@ -116,7 +131,17 @@ def _draw_attention(subject: Subject, options: Options) -> Plot:
         "positions that a head would spread over without words (exp of the entropy): "
         + ", ".join("none" if math.isnan(e) else f"{math.exp(e):.1f}" for e in entropy.tolist())
     )
-    return Plot(figure, title, text, by_location)
+    if logits.shape[-1] < 3 or bool(logits.isnan().any()):  # a causal head attends to previous ones
+        return Plot(figure, title, text, by_location)
+    numbers = {"toeplitz_share": toeplitz_share(logits[:, 1:, 1:]), "first_column": first_column(logits)}
+    text += (
+        f"; they attend {', '.join(map(pattern, logits))} (Ke et al. 2021, Figure 5)"
+        "; without the first position, the nearest Toeplitz matrix explains of the variance of the logits: "
+        + ", ".join(f"{share:.2f}" for share in numbers["toeplitz_share"].tolist())
+        + "; logits to the first position, in standard deviations above the others: "
+        + ", ".join(f"{column:+.1f}" for column in numbers["first_column"].tolist())
+    )
+    return Plot(figure, title, text, by_location | numbers)
 
 
 def _draw_same_word(subject: Subject, options: Options) -> Plot:

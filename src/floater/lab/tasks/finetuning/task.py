@@ -82,7 +82,7 @@ class CheckpointTask(Task):
     def make_processor(self, settings: Any, train: Any) -> Any:
         return load_tokenizer(settings.model.path)
 
-    def processor(self, settings: Any, run: Path, train: Any) -> Any:
+    def processor(self, settings: Any, run: Path, train: Any, *_: Any) -> Any:
         return self.make_processor(settings, train)
 
     def load_processor(self, folder: Path, /) -> PreTrainedTokenizerFast:
@@ -195,6 +195,10 @@ class FineTuning(CheckpointTask):
             CutTexts: if texts are too long; the message has their number.
         """
         return self.answers(run, self.settings_of(run), source, labelled=True)
+
+    def check_test(self, settings: Any, **test: Any) -> None:
+        if (source := test.get("source")) is not None:
+            self.read_test(settings, source)
 
     def predict(self, run: RunPath, source: str) -> list[str]:
         """Return the predictions of the final model of a run, as lines of the benchmark's submission file.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
@@ -62,6 +63,10 @@ class Generated(Task):
             config.num_labels = PROBLEMS[settings.data.problem].classes
         model: Solver = self.kind(settings)(config)
         return model
+
+    def empty(self, settings: GeneratedSettings) -> Solver:
+        with torch.device("meta"), torch.random.fork_rng():
+            return self.build(settings, vocabulary(settings.data), None)
 
     def collate(self, settings: Any, processor: Any, model: Any) -> Collate:
         return collate

@@ -91,6 +91,13 @@ class Glue(FineTuning):
     Settings = GlueSettings
     Auto = AutoModelForSequenceClassification
 
+    def check_needs(self, settings: GlueSettings) -> None:
+        super().check_needs(settings)
+        task, folder = _task(settings), settings.data.folder
+        if folder is not None:
+            for split in ("train", *task.valid):
+                corpus.find_file(folder, task, split)
+
     def head(self, settings: GlueSettings, train: Any) -> dict[str, Any]:
         labels = _task(settings).labels
         kind = {"problem_type": "single_label_classification" if labels else "regression"}

@@ -79,6 +79,9 @@ class LanguageModeling(Task):
             tokenizer = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
         return with_mask(tokenizer) if settings.objective == "masked" else tokenizer
 
+    def vocabulary_key(self, settings: LanguageModelingSettings) -> Any:
+        return settings.objective if settings.data.vocabulary is None else None
+
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         """Pack training texts into rows; validation texts are cut into windows when they are scored."""
         if not training:

@@ -115,6 +115,9 @@ class Squad(FineTuning):
     def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> list[Question]:
         return (_labelled(source) if labelled else read_squad(source)).questions
 
+    def lengths(self, settings: Any) -> str:
+        return "words of the context"
+
     def question(self, settings: SquadSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
         return settings.data.valid
 
@@ -166,6 +169,10 @@ class Squad(FineTuning):
         if threshold is not None:
             settings = replace(settings, answers=replace(settings.answers, threshold=threshold))
         return self.answers(run, settings, source, labelled=True)
+
+    def measure(self, run: RunPath, source: str) -> Measurement:
+        """Score the final model of a run question by question, for a study; see `evaluate`."""
+        return self.evaluate(run, source)
 
 
 def _first(names: Sequence[str]) -> str:

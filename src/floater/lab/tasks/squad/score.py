@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from floater.lab.tasks.corpora.squad import Question
 from floater.lab.tasks.measurement import Measurement
 
@@ -68,6 +70,7 @@ def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurem
 
     Returns:
         Exact match and F1, 0 to 100; for SQuAD 2.0 also those of the questions with and without an answer.
+        The length of a question is that of its context in words.
 
     Example:
         >>> asked = Question("q", "", "Who?", "The US Senate.", ("the Senate", "US Senate"), 4, True)
@@ -86,7 +89,12 @@ def score(questions: Sequence[Question], answers: Mapping[str, str]) -> Measurem
             scores |= {f"{kind}_exact": mean, f"{kind}_f1": mean_f1}
             report.append(f"  {label}: exact match {mean:.2f}, F1 {mean_f1:.2f} ({len(chosen):,})")
     rounded = {name: round(value, 3) for name, value in scores.items()}
-    return Measurement(scores=rounded, report="\n".join(report))
+    by_question = {
+        name: np.array([[values[question.id], 1] for question in questions])
+        for name, values in (("f1", partial), ("exact", exact))
+    }
+    words = np.array([len(question.context.split()) for question in questions])
+    return Measurement(words, by_question, scores=rounded, report="\n".join(report))
 
 
 def best_scores(

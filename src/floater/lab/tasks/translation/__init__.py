@@ -83,6 +83,10 @@ class Translation(Task):
             else train_bpe(chain(train.source, train.target), data.vocabulary_size)
         )
 
+    def vocabulary_key(self, settings: TranslationSettings) -> Any:
+        trains = settings.training.warm_start is None and settings.data.vocabulary is None
+        return self.name if trains else None
+
     def encode(self, settings: Any, processor: Any, examples: Pairs, *, training: bool = False) -> TokenPairs:
         if not training:
             return TokenPairs.of(examples, processor)
@@ -332,7 +336,8 @@ class Translation(Task):
         except re.error as error:
             raise DataError(f"token {token!r} is no regular expression: {error}") from None
         pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
-        texts, tokenizer = text_of(settings), named_vocabulary(settings.data)
+        texts, trained = text_of(settings), Path(settings.run) / VOCABULARY
+        tokenizer = load_bpe(trained) if trained.is_dir() else named_vocabulary(settings.data)
         sides: tuple[tuple[Site, Any, Any, Lines], ...] = (
             ("self", source, pairs.source, texts.source),
             ("decoder", reference or source, pairs.target, texts.target),
