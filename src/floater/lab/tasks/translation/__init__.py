@@ -48,6 +48,7 @@ class Translation(Task):
 
     Settings = TranslationSettings
     metric, example, output = "bleu", "pair", "translations"
+    metrics = ("bleu", "chrf", "tokenised_bleu", "loss")
     stored = (Pairs, TokenPairs)
     shorten = ", or exclude long pairs with data.max_tokens"
 
