@@ -1,4 +1,4 @@
-"""Draw the figures at the head of results.md and performance.md from stored numbers: `make docs`."""
+"""Draw the figures that results, performance and the tutorial compare open with, from numbers: make docs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import themed
 from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
-BLACK, GREY, BLUE, ORANGE = "#000000", "#999999", "#0072b2", "#d55e00"
+BLACK, GREY, BLUE, GREEN, ORANGE = "#000000", "#999999", "#0072b2", "#009e73", "#d55e00"
 LINES = {
     "none": ("no positions", GREY, ":"),
     "sinusoidal-input": ("sinusoids at the input", BLACK, "--"),
@@ -84,6 +84,24 @@ def performance(columns: int) -> Figure:
     return finish(figure)
 
 
+def compare(columns: int) -> Figure:
+    """Return the loss by position of the models of the tutorial."""
+    figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
+    axes = figure.subplots()
+    rows = list(read(HERE / "tutorials" / "compare.csv"))
+    looks = zip((BLACK, BLUE, GREEN, ORANGE), ("--", "-.", (0, (5, 1)), "-"), strict=True)
+    for name, (colour, line) in zip(dict.fromkeys(row["encoding"] for row in rows), looks, strict=True):
+        points = [(float(row["position"]), float(row["nats"])) for row in rows if row["encoding"] == name]
+        axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=name)
+    axes.axvline(64, color=GREY, linewidth=0.8, linestyle=":")
+    axes.set(
+        xlabel="position (trained below 64)", ylabel="nats a token", title="Reading beyond the trained length"
+    )
+    axes.set_ylim(top=3.5)
+    axes.legend(frameon=False, fontsize=8, ncols=2 * columns)
+    return finish(figure)
+
+
 def finish(figure: Figure) -> Figure:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
@@ -94,10 +112,11 @@ def finish(figure: Figure) -> Figure:
 
 def main() -> None:
     """Write the figures, wide and for phones."""
-    for name, draw in {"results": results, "performance": performance}.items():
+    figures = {"results/opening": results, "performance/opening": performance, "tutorials/compare": compare}
+    for name, draw in figures.items():
         for ending, columns in (("", 2), ("-narrow", 1)):
-            path = HERE / name / f"opening{ending}.svg"
-            path.write_text(themed.svg(draw(columns), f"{name}{ending}"), encoding="utf-8")
+            path = HERE / f"{name}{ending}.svg"
+            path.write_text(themed.svg(draw(columns), name.split("/")[0] + ending), encoding="utf-8")
 
 
 if __name__ == "__main__":

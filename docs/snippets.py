@@ -125,6 +125,7 @@ def workplace() -> Iterator[Path]:
 def main() -> None:
     """Write the outputs of the named pages, or of all."""
     for page in [Path(name).resolve() for name in sys.argv[1:]] or pages():
+        print(page.relative_to(ROOT), flush=True)  # progress, in a file too
         with workplace():
             text = run(page)
         page.write_text(text, encoding="utf-8")

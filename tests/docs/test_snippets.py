@@ -132,8 +132,6 @@ def paragraphs(page: Path) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES[2:], ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_no_paragraph_is_longer_than_ninety_words(page: Path) -> None:
-    if page.name == "collocation.md":
-        pytest.xfail("equations are part of its sentences")
     long = [paragraph for paragraph in paragraphs(page) if len(paragraph.split()) > 90]
     assert long == []
 

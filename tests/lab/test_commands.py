@@ -171,9 +171,23 @@ def test_a_configuration_is_written_into_a_file_of_ones_own(
         assert capsys.readouterr().err == f"floater: {answer}\n"
 
 
-def test_completion_knows_commands_and_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_completion_knows_commands_options_and_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bash itself completes the last word of a line."""
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    assert subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    assert all(re.search(rf"\b{name}\b", script) for name in COMMANDS)
-    assert "--length-penalty" in script
+    for line, names in (
+        ("tra", {"train", "translate"}),
+        ("translate runs/mine --len", {"--length-penalty"}),
+        (
+            "init generated/re",
+            {"generated/recall", "generated/reorder", "generated/repeat", "generated/reverse"},
+        ),
+        ("models alibi rotary_m", {"rotary_mixed"}),
+        ("plot --encoding alibi rotary_m", {"rotary_mixed"}),
+        ("plot runs/mine simil", {"similarity"}),
+        ("help compl", {"completion"}),
+    ):
+        words = f"COMP_WORDS=(floater {line}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _shtab_floater"
+        ask = f'{script}\n{words}\nprintf "%s\\n" "${{COMPREPLY[@]}}"\n'
+        done = subprocess.run(["bash"], input=ask, text=True, capture_output=True, check=True)
+        assert {*done.stdout.split()} == names, (line, done.stderr)

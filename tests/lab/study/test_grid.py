@@ -122,7 +122,11 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"comparisons": [["none", "x"]]}, "comparisons has 'x', which is no variant; there are: none, "),
         ({"baseline": "sinusoid"}, "baseline 'sinusoid' is no variant; there are: none, sinusoidal"),
         ({"metric": "BLEU"}, "metric is 'BLEU'; did you mean 'bleu'?"),
-        ({"metric": "length_ratio"}, "metric is 'length_ratio'; there are: bleu, chrf"),
+        (
+            {"metric": "length_ratio"},
+            "metric is 'length_ratio'; there are: bleu, chrf, tokenised_bleu, loss$",
+        ),
+        ({"metric": "accuracy"}, "metric is 'accuracy'; there are: bleu, chrf, tokenised_bleu, loss$"),
         ({"metric": "chrf", "short_to_long": {}}, "metric needs tests"),
         ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
         (

@@ -110,6 +110,7 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
     far = [(metric, bin) for metric in ("loss", "excess") for bin in ("", "< 16", "16–31", "≥ 32")]
     assert cells == [("near", "loss", ""), *(("far", metric, bin) for metric, bin in far)]
     assert actual.lengths == "tokens read before"
+    assert {*actual.metrics["far"]} == {*actual.grid.task.metrics}
     assert all(
         actual.value(variant, column) for variant in actual.grid.variants for column in actual.columns(None)
     )

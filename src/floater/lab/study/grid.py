@@ -160,9 +160,9 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             raise SettingsError(f"{origin}: figures has {kind!r}; there are: {', '.join(KINDS)}")
     if settings.metric is not None:
         judged = [name for name, metric in METRICS.items() if metric.greater is not None]
-        if settings.metric not in judged:
+        if settings.metric not in (metrics := task.metrics or judged):
             raise SettingsError(
-                f"{origin}: metric is {settings.metric!r}; {nearest(settings.metric, judged)}"
+                f"{origin}: metric is {settings.metric!r}; {nearest(settings.metric, metrics)}"
             )
         if not (settings.tests or settings.short_to_long.enabled):
             raise SettingsError(f"{origin}: metric needs tests; a validation has the metric of its task")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from tqdm.auto import tqdm
 from floater.lab.study.grid import Grid, Trial
 from floater.lab.study.local_launcher import Launcher, LocalLauncher, Started
 from floater.lab.study.needs import check_disk
-from floater.lab.study.progress import fraction
+from floater.lab.study.progress import TimeLeft, fraction
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial import is_finished, is_trained
 from floater.lab.study.trial_process import GRACE, POLL
 from floater.lab.training.files import write_whole
+from floater.lab.training.progress import MINUTE
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     ended = set(finished)
     running: dict[str, tuple[Trial, Started]] = {}
     bar = _bar(grid.trials, waiting)
+    time_left = TimeLeft(len(grid.trials), bar.n, every=MINUTE if bar.disable else math.inf)
     try:
         while waiting or running:
             ready = [trial for trial in waiting if trial.after is None or trial.after in ended]
@@ -66,7 +69,9 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
                         write_whole(trial.error, last_error(trial))
                 how = f"failed: {last_error(trial)}" if code else "finished"
                 logger.info("%s: %s (%s of %s trials)", name, how, len(ended), len(grid.trials))
-            _move(bar, grid.trials, ended)
+            done = sum(1.0 if trial.name in ended else fraction(trial.run) for trial in grid.trials)
+            time_left.log(done)
+            _move(bar, done)
     finally:
         bar.close()
         _end([*running.values()])
@@ -109,9 +114,8 @@ def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:
     return tqdm(total=len(trials), initial=there, **look)
 
 
-def _move(bar: Any, trials: Sequence[Trial], ended: Collection[str]) -> None:
+def _move(bar: Any, now: float) -> None:
     """Move a progress bar to the present state of the trials; it never goes back."""
-    now = sum(1.0 if trial.name in ended else fraction(trial.run) for trial in trials)
     if now > bar.n:
         bar.update(now - bar.n)
     else:

@@ -121,6 +121,7 @@ class Classification(FineTuning):
     Settings = ClassificationSettings
     Auto = AutoModelForSequenceClassification
     metric, output, reads_tables = "accuracy", "labels", True
+    metrics = ("accuracy", "document_loss")
 
     def read(self, settings: ClassificationSettings) -> Splits:
         data = settings.data

@@ -113,6 +113,7 @@ class Documents(Task):
 
     Settings = DocumentsSettings
     metric, example, unit = "accuracy", "document", "words"
+    metrics = ("accuracy", "document_loss")
     output = "labels"
     load_processor = staticmethod(Vocabulary.from_pretrained)
 

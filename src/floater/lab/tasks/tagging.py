@@ -119,7 +119,7 @@ class Tagging(Task):
     """Tagging of words; a position encoding over trees or graphs reads the dependency trees."""
 
     Settings = TaggingSettings
-    metric, example, unit = "accuracy", "sentence", "words"
+    metric, metrics, example, unit = "accuracy", ("accuracy",), "sentence", "words"
     output, reads_tables = "tags", True
     load_processor = staticmethod(Vocabulary.from_pretrained)
     shorten = ", or exclude long sentences with data.max_tokens"

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from transformers import ProgressCallback, TrainerControl, TrainerState, TrainingArguments
 
 _T = TypeVar("_T")
-_MINUTE, _DELAY = 60.0, 5.0
+MINUTE, _DELAY = 60.0, 5.0
 """Seconds between two lines in a file, and before a bar is shown on a terminal."""
 _ESTIMATED = 5
 """Number of steps after which the time of a training is estimated."""
@@ -35,7 +35,7 @@ def watched(items: Iterable[_T], total: int, what: str) -> Iterator[_T]:
     with tqdm(total=total, unit=what, delay=_DELAY, leave=False, dynamic_ncols=True, disable=None) as bar:
         for done, item in enumerate(items):
             now = time.monotonic()
-            if bar.disable and done and now - last >= _MINUTE:
+            if bar.disable and done and now - last >= MINUTE:
                 left = duration((now - began) / done * (total - done))
                 logger.info("%s of %s %s, about %s left", f"{done:,}", f"{total:,}", what, left)
                 last = now
@@ -95,7 +95,7 @@ class TrainingProgress(ProgressCallback):
             return
         seconds = (now - self._began) / (steps - 1)
         self._began, left = None, state.max_steps - state.global_step
-        if left * seconds > _MINUTE:
+        if left * seconds > MINUTE:
             logger.info(
                 "about %s for the %s steps left, at %.2g s a step, and the validations",
                 *(duration(left * seconds), f"{left:,}", seconds),

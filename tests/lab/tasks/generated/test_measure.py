@@ -35,6 +35,7 @@ def test_it_has_the_scores_of_evaluate_in_each_bin(tmp_path: Path, problem: str)
         scores = [actual.score(metric, chosen) for metric in ("exact", "tokens")]
         assert scores == pytest.approx([float(exact), float(tokens)], abs=0.006)  # rounded there
     assert actual.position_tokens.sum() == actual.statistics["loss"][:, 1].sum()
+    assert {*actual.metrics} == {*TASK.metrics}
 
 
 def test_a_loss_that_is_not_a_number_is_not_reported_as_zero() -> None:

@@ -29,6 +29,7 @@ def test_it_has_the_scores_of_evaluate_and_the_loss_of_the_validation(trained: P
     assert actual.score("chrf") == pytest.approx(wanted.scores["chrf"])
     assert actual.score("tokenised_bleu") == pytest.approx(wanted.scores["tokenised_bleu"])
     assert actual.signatures == wanted.signatures
+    assert {*actual.metrics} == {*TASK.metrics, "length_ratio"}
 
     model, tokenizer = load_run(trained, "cpu")
     losses = np.concatenate(token_losses(model, tokenizer, pairs(files["test_80_100"])))

@@ -62,7 +62,7 @@ class LanguageModeling(Task):
     """Prediction of the next token, with or without a memory, or of masked tokens."""
 
     Settings = LanguageModelingSettings
-    metric, greater, example = "loss", False, "row"
+    metric, metrics, greater, example = "loss", ("loss", "excess"), False, "row"
     reads_tables = True
     stored = (Rows,)
     Trainer = LanguageModelTrainer

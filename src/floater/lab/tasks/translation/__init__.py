@@ -50,6 +50,7 @@ class Translation(Task):
 
     Settings = TranslationSettings
     metric, example, output = "bleu", "pair", "translations"
+    metrics = ("bleu", "chrf", "tokenised_bleu", "loss")
     stored = (Pairs, TokenPairs, SourceFields)
     shorten = ", or exclude long pairs with data.max_tokens"
 
