@@ -76,6 +76,12 @@ def check_whole(model: Any) -> None:
         ExportError: if it is not a model of Transformers, is quantized, has adapters, or a part of it was
             plugged or extended apart.
     """
+    state = plugged(model)
+    if state is not None and "clock" in state.options:
+        raise ExportError(
+            f"this {type(model).__name__} has a clock, by which the text drives its rotation; only this library "
+            "computes it"
+        )
     # saving imports the functions that wrap Transformers' methods
     from floater.pretrained.loading import has_scaled_part
 
