@@ -109,8 +109,8 @@ class Turn:
         stored, tokens = layers[self.blocks + layer], layers[layer].get_seq_length()
         if stored.get_seq_length() != tokens:
             raise PlugError(
-                f"the cache has {tokens} tokens and the sums of a clock for {stored.get_seq_length()}; it was "
-                "filled by another model, or before this one was plugged"
+                f"the cache has {tokens} tokens and the sums of a clock for {stored.get_seq_length()}; it "
+                "was filled by another model, or before this one was plugged"
             )
         if tokens:
             sums = sums + stored.keys[:, :, -1:]
