@@ -218,6 +218,33 @@ def test_an_angle_of_pi_for_each_one_counts_parity():
     assert_close(rotated @ k.mT, (DIM // HEADS * sign).expand(1, HEADS, -1, -1))
 
 
+@pytest.mark.parametrize("name", ["alibi", "rotary"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_clock_in_each_direction_reads_a_text_and_its_mirror_image_alike(name, packed):
+    """With equal weights in both halves, the time between two tokens is that of the other half there."""
+    torch.manual_seed(0)
+    clock, text = make(name, both=True).double(), torch.randn(3, LENGTH, DIM).double()
+    with torch.no_grad():
+        for each in (clock.weight, clock.bias_of_rate):
+            each.copy_(torch.randn_like(each[:, :1]).expand_as(each))
+    valid = torch.tensor([[1] * LENGTH, [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1, 0]]).bool()
+    document = torch.tensor([[0, 0, 0, 1, 1, 1, 1]] * 3) if packed else torch.zeros(3, LENGTH).long()
+
+    def gaps(x, valid, document):
+        at = valid.cumsum(1) - 1
+        positions = Positions(at, at, key_valid=valid, document=document if packed else None)
+        context, y = AttentionContext(clock.prepare(positions), 1, x), x.view(3, LENGTH, HEADS, -1)
+        times = clock.times(clock.qkv(y, y, y, context)[1].transpose(1, 2), context)[..., 0]
+        return times[..., None, :] - times[..., None]
+
+    here = gaps(text, valid, document)
+    mirrored = gaps(*(each.flip(1) for each in (text, valid, document))).flip(1, 2, 3)
+    pairs = valid[:, None] & valid[..., None] & (document[:, None] == document[..., None])
+    for head in range(HEADS):
+        assert_close(here[:, head][pairs], -mirrored[:, head][pairs])
+    assert not torch.allclose(here[:, 0][pairs], here[:, 1][pairs])
+
+
 @pytest.mark.parametrize("rate", ["softplus", "sigmoid", "signed", "angle"])
 def test_zero_weights_learn(rate):
     clock = make("rotary", rate=rate)
@@ -264,6 +291,8 @@ def test_bfloat16_keeps_the_times_of_long_texts():
         ({"rate": "exp"}, "rate is 'exp'; it must be one of"),
         ({"std": -1.0}, "std is -1.0"),
         ({"kernel": 0}, "kernel is 0"),
+        ({"model": "alibi", "both": True, "per": "block"}, "both=True is for heads of an even number"),
+        ({"both": True, "kernel": 2}, "both=True .* without a kernel"),
         ({"model": {"name": "rotary", "bases": 1.0}}, "unknown option 'bases'"),
     ],
 )

@@ -320,7 +320,7 @@ BLOOM_BLOCK = NEOX_BLOCK | {"attention.output": "self_attention.dense"}
 
 
 @torch.no_grad()
-def gpt2():
+def gpt2(**options):
     torch.manual_seed(0)
     config = transformers.GPT2Config(
         vocab_size=VOCABULARY,
@@ -332,7 +332,8 @@ def gpt2():
         initializer_range=0.3,
     )
     theirs = perturb(transformers.GPT2LMHeadModel(config))
-    mine = FloaterForCausalLM(ours("learned", recipe="gpt", norm_first=True, activation_function="gelu_new"))
+    options |= {"recipe": "gpt", "norm_first": True, "activation_function": "gelu_new"}
+    mine = FloaterForCausalLM(ours("learned", **options))
     mine.model.embedding.weight.copy_(theirs.transformer.wte.weight)
     mine.model.encoder.position.table(0).weight.copy_(theirs.transformer.wpe.weight)
     copy(mine.model.encoder.norm, theirs.transformer.ln_f)
@@ -346,6 +347,25 @@ def gpt2():
 def test_gpt2():
     ours, theirs = gpt2()
     agree(ours, theirs)
+
+
+@torch.no_grad()
+def test_gpt2_with_random_offsets_in_training(monkeypatch):
+    """Positions offset ... offset + n - 1 and a repeated last one at padding (Huang et al. 2025)."""
+    ours, theirs = gpt2(times={"mode": "shift", "max_scale": 1.0, "each": True}, dropout=0.0)
+    position, seen = ours.model.encoder.position, []
+    before = position.prepare
+    monkeypatch.setattr(position, "prepare", lambda at: seen.append(at.query) or before(at))
+    mask = torch.ones_like(ids())
+    mask[1, 15:] = 0
+    actual = ours.train()(ids(), attention_mask=mask).logits
+    (offset,) = (at[:, :1] for at in seen)
+    last = mask.sum(1, keepdim=True) - 1
+    at = torch.arange(mask.shape[1]).minimum(last) + offset
+    assert torch.equal(seen[0], at)
+    assert int(offset[0]) != int(offset[1])
+    wanted = theirs.eval()(ids(), attention_mask=mask, position_ids=at).logits
+    torch.testing.assert_close(actual[mask > 0], wanted[mask > 0], rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()

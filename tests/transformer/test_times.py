@@ -55,6 +55,56 @@ def test_draws_rise_below_the_horizon_and_reach_all_of_it(mode):
         assert float((at.mean(0) - expected).abs().max()) < 1
 
 
+def test_each_text_has_an_offset_of_its_own_for_its_own_length():
+    """Uniform over [0, 60 - n], independent, below the horizon; within five standard deviations."""
+    torch.manual_seed(0)
+    law = Times("shift", length=20, max_scale=3.0, each=True)
+    drawn = torch.stack([law.offsets(torch.tensor([9, 54]))[:, 0] for _ in range(2000)]).double()
+    for row, count in ((drawn[:, 0], 51), (drawn[:, 1], 6)):
+        assert len(row.unique()) == count
+        assert (row.min(), row.max()) == (0, count - 1)
+        assert abs(row.mean() - (count - 1) / 2) < 5 * ((count**2 - 1) / 12 / 2000) ** 0.5
+    assert abs(float(torch.corrcoef(drawn.T)[0, 1])) < 5 * 2000**-0.5
+    real = law.offsets(torch.tensor([9.5, 54.0]), real=True)
+    assert real.is_floating_point()
+    with pytest.raises(PositionError, match=r"a text of 61 tokens does not fit .* 60"):
+        law.offsets(torch.tensor([3, 60]))
+
+
+@pytest.mark.parametrize("case", ["learned", "sinusoidal"])
+@torch.no_grad()
+def test_a_pass_in_training_is_one_at_the_offsets_of_each_text(case):
+    """Padding, packed documents, and source and target, whose offset is one."""
+    options = times("shift", each=True)
+    documents = torch.tensor([[0, 0, 0, 0, 1, 1], [0, 1, 1, 2, 2, 2], [0] * 6])
+    model, law, text = (
+        build_model(FloaterForMaskedLM, case, times=options),
+        Times.of(options, 32),
+        tokens(3, 6),
+    )
+    for inputs, at, last in (
+        ({"attention_mask": LEFT}, Positions.from_mask(LEFT), [3, 5, 2]),
+        ({"document_ids": documents}, Positions.from_documents(documents), [3, 2, 5]),
+        ({}, Positions.arange(6), [5, 5, 5]),
+    ):
+        torch.manual_seed(3)
+        actual = model.train()(text, **inputs).logits
+        torch.manual_seed(3)
+        last = torch.tensor(last)
+        shifted = at.query.minimum(last[:, None]) + law.offsets(last)
+        expected = model.eval()(text, **inputs, positions=at.but(query_time=shifted, key_time=shifted)).logits
+        valid = LEFT.bool() if "attention_mask" in inputs else slice(None)
+        torch.testing.assert_close(actual[valid], expected[valid])
+    pair = build_model(FloaterForConditionalGeneration, case, times=options).train()
+    seen = []
+    for stack in (pair.encoder, pair.decoder):
+        before = stack.position.prepare
+        stack.position.prepare = lambda at, before=before: seen.append(at.query) or before(at)
+    pair(tokens(2, 9), labels=tokens(2, 5, seed=1))
+    assert torch.equal(seen[0][:, :5], seen[1])
+    assert len(seen[0]) == 2
+
+
 def test_long_texts_are_stretched_as_far_as_they_fit():
     drawn = [Times("stretch", 20, 3.0).sample(49)(torch.arange(50)) for _ in range(200)]
     assert 55 < max(float(at[-1]) for at in drawn) < 60
@@ -68,10 +118,17 @@ def test_long_texts_are_stretched_as_far_as_they_fit():
     [
         ({"mode": "drift"}, "times.mode is 'drift'; it must be one of 'stretch', 'shift', 'float', 'subset'"),
         ({}, "times has no mode; valid: 'stretch', 'shift'"),
-        ({"mode": "shift", "scale": 2}, "times has no 'scale'; valid: mode, max_scale, shift, relative"),
+        (
+            {"mode": "shift", "scale": 2},
+            "times has no 'scale'; valid: mode, max_scale, shift, relative, each",
+        ),
         ({"mode": "shift", "max_scale": 0.5}, "max_scale is 0.5; it must be a number of at least 1"),
         ({"mode": "float", "shift": False}, "only mode 'stretch' goes without, not 'float'"),
         ({"mode": "shift", "relative": True}, "it goes with mode 'stretch', not with 'shift'"),
+        (
+            {"mode": "stretch", "each": True},
+            "times.each is True; it goes with mode 'shift', not with 'stretch'",
+        ),
         ({"mode": "stretch", "relative": 2}, "times.relative is 2; it must be one of True, False"),
     ],
 )

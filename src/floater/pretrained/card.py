@@ -24,6 +24,7 @@ model = {kind}.from_pretrained("path/to/this/folder")  # or the Auto class, or a
 """
 
 _PLUGGED = "with a flow for learned continuous positions (FLOATER, Liu et al. 2020) in its attention"
+_CLOCK = "with a clock in each block, by which the text drives the rotation of its attention (FLOATER)"
 _EXTENDED = "with positions that are extended from {old} to {new} tokens"
 
 _FLOW = """\
@@ -57,7 +58,7 @@ def write_card(directory: Path, model: Any, *, whole: bool) -> None:
     state, settings = plugged(model), extension_settings(model) if whole else None
     parts, tables = [], []
     if state is not None:
-        parts.append(_PLUGGED)
+        parts.append(_CLOCK if "clock" in state.options else _PLUGGED)
         baked = {"baked": model.floater.length} if whole else {}
         tables.append(_table("Plugged", state.options | baked))
     if settings is not None:

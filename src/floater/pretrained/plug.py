@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from floater.encodings.checks import chosen_blocks
+from floater.encodings.checks import chosen_blocks, one_of
 from floater.pretrained.body import Body, Injection
+from floater.pretrained.clocks import Clocks, active, add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import BodySpec, Projection, find_bodies
 from floater.pretrained.flows import Flows, Trajectory, complete_options, is_count
@@ -31,6 +32,9 @@ UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained
 the model was loaded from contains the unchanged one."""
 
 
+_LENGTH = 512
+
+
 @dataclass
 class PlugState:
     """The changes that `plug` made to a model, for `unplug`.
@@ -38,6 +42,7 @@ class PlugState:
     Args:
         options: arguments of `plug` by name, as plain values.
         injections: each projection with its injection and the handle of its hook.
+        turns: handles of the hooks of clocks.
         forwards: functions of the bodies' forward passes, with the observer of each.
         frozen: parameters that were trainable before.
         origin: `name_or_path` of the model before it was plugged.
@@ -45,6 +50,7 @@ class PlugState:
 
     options: dict[str, Any]
     injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
+    turns: list[RemovableHandle] = field(default_factory=list)
     forwards: list[tuple[Forward, Body]] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
     origin: str | None = None
@@ -56,7 +62,8 @@ class Report:
 
     Args:
         fields: width of each field and names of the projections that share it, by name of the field.
-        parameters: number of parameters of fields and starting vectors.
+        parameters: number of parameters of fields and starting vectors, or of clocks.
+        clocks: number of blocks with a clock.
 
     Example:
         >>> print(Report({"64": (64, ("query", "key", "query", "key"))}, 12_700))
@@ -65,8 +72,11 @@ class Report:
 
     fields: Mapping[str, tuple[int, tuple[str, ...]]]
     parameters: int
+    clocks: int = 0
 
     def __str__(self) -> str:
+        if self.clocks:
+            return f"a clock in each of {self.clocks} blocks; {self.parameters:,} parameters"
         counts = [(width, Counter(names)) for width, names in self.fields.values()]
         fields = (
             f"a field of width {width} for {', '.join(f'{n} {name}' for name, n in names.items())}"
@@ -82,7 +92,8 @@ def plug(
     projections: Sequence[str] | Mapping[str, str] = NAMES,
     start: str = "zero",
     freeze_model: bool = False,
-    max_length: int = 512,
+    max_length: int = _LENGTH,
+    clock: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Report:
     """Add learned continuous position biases to the queries, keys and values of a Hugging Face model.
@@ -97,6 +108,9 @@ def plug(
     or its entry in the caller's `position_ids` minus the model's first position. For images it is the index
     of the patch with [CLS] at 0, for speech that of the frame after the convolutions.
 
+    With `clock` a rotary model gets no vectors, but a clock in each chosen block: it rotates queries and keys
+    at the times that `floater.encodings.composed.clock.Clock` describes.
+
     Args:
         model: a model of `transformers` of a known family (`floater.pretrained.FAMILIES`), or one that
             contains such models; changed in place.
@@ -107,6 +121,8 @@ def plug(
         start: "zero", or "small", by which b(0) and the weights of h are small random numbers.
         freeze_model: True to train the flow only.
         max_length: number of tokens over which the vectors of start="small" are of order one.
+        clock: options of clocks in place of a flow, {} for the defaults: `rate` is "softplus", "sigmoid",
+            "signed" or "angle", `per` is "block". `projections` and `options` are then not to be given.
         options: options of the position model `floater`: delta, time_scale, share, refresh_every, solver,
             step, gradient, activation, hidden, field, uncovered.
 
@@ -142,6 +158,10 @@ def plug(
         raise PlugError(f"max_length is {max_length!r}; it must be a whole number of at least 1 token")
     if not isinstance(freeze_model, bool):
         raise PlugError(f"freeze_model is {freeze_model!r}; it must be True or False")
+    if clock is not None:
+        if options or table is not None or names != NAMES or max_length != _LENGTH:
+            raise PlugError("a clock is no flow: it goes with blocks, start and freeze_model alone")
+        return _plug_clocks(outer, model, clock, blocks, start, freeze_model)
     completed = complete_options({"start": start, **options})
     specs = find_bodies(model, table)
     chosen = chosen_blocks(blocks, max(spec.depth for spec in specs))
@@ -170,30 +190,58 @@ def plug(
         {"blocks": blocks, "projections": table or list(names), "max_length": max_length, **completed}
     )
     flows = Flows(list(widths), field_widths, max_length=max_length, options=completed)
-    flows.train(model.training)
-    if not any(parameter.is_meta for parameter in flows.parameters()):
-        flows.to(_device(model))
-    if freeze_model:
-        state.frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        model.requires_grad_(False)
-    keep_weights(flows)
-    model.floater = flows
-    model.__dict__["_floater_plug"] = state
+    _attach(model, flows, state, freeze_model)
     for body in bodies:
         # observers instead of wrapped modules keep names in the state_dict and targets of PEFT the same
         state.forwards.append((observe(model.get_submodule(body.path), body), body))
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in injections]
+    _finish(outer, model, state)
+    fields = {
+        field: (width, tuple(trajectory.name for trajectory in widths if trajectory.field == field))
+        for field, width in field_widths.items()
+    }
+    return Report(fields, sum(parameter.numel() for parameter in flows.parameters()))
+
+
+def _plug_clocks(
+    outer: nn.Module,
+    model: nn.Module,
+    clock: Mapping[str, Any],
+    blocks: str | list[int],
+    start: str,
+    freeze_model: bool,
+) -> Report:
+    one_of("start", start, ("zero", "small"))
+    chosen, specs = clock_options(clock), find_bodies(model, None)
+    state = PlugState({"blocks": blocks, "clock": chosen, "start": start})
+    which = chosen_blocks(blocks, max(spec.depth for spec in specs))
+    clocks, state.turns = add_clocks(model, specs, which, chosen, start)
+    _attach(model, clocks, state, freeze_model)
+    _finish(outer, model, state)
+    return Report({}, sum(parameter.numel() for parameter in clocks.parameters()), len(state.turns))
+
+
+def _attach(model: nn.Module, part: nn.Module, state: PlugState, freeze_model: bool) -> None:
+    """Make a flow or clocks the part `floater` of a model."""
+    part.train(model.training)
+    if not any(parameter.is_meta for parameter in part.parameters()):
+        part.to(_device(model))
+    if freeze_model:
+        state.frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        model.requires_grad_(False)
+    keep_weights(part)
+    model.floater = part
+    model.__dict__["_floater_plug"] = state
+
+
+def _finish(outer: nn.Module, model: nn.Module, state: PlugState) -> None:
+    """Record what was plugged, once the hooks are there."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a graph that was compiled without the hooks would run without them
     record(model, {**state.options, "baked": None})
     state.origin = rename(model, UNSAVED)
     allow_to_run(model)
     warn_of_adapters(outer, "floater", "plug")
-    fields = {
-        field: (width, tuple(trajectory.name for trajectory in widths if trajectory.field == field))
-        for field, width in field_widths.items()
-    }
-    return Report(fields, sum(parameter.numel() for parameter in flows.parameters()))
 
 
 def _uses(
@@ -224,7 +272,7 @@ def _uses(
 
 
 def unplug(model: nn.Module) -> None:
-    """Remove the flow from a model, trained or not, and restore its configuration.
+    """Remove the flow or the clocks from a model, trained or not, and restore its configuration.
 
     Args:
         model: a plugged model, baked or not; changed in place.
@@ -238,6 +286,8 @@ def unplug(model: nn.Module) -> None:
         handle.remove()
         take_out(module)
         injection.body.release()
+    for handle in state.turns:
+        handle.remove()
     for forward, body in state.forwards:
         forward.remove(body)
     for parameter in state.frozen:
@@ -333,10 +383,23 @@ def plugged_around(model: nn.Module) -> nn.Module | None:
 
 
 def flows_of(model: nn.Module) -> Flows:
-    """Return the flows of a plugged model; if PEFT keeps a copy for an adapter, the trained copy."""
-    flows: Any = model.floater
-    copies = getattr(flows, "modules_to_save", None)
-    trained: Flows = flows if copies is None else copies[flows.active_adapters[0]]
+    """Return the flows of a plugged model.
+
+    Raises:
+        PlugError: if it has clocks.
+    """
+    part = trained_part(model)
+    if isinstance(part, Clocks):
+        raise PlugError(
+            f"this {type(model).__name__} has a clock, whose times depend on the text: there is no vector of "
+            "a position to bake or to show"
+        )
+    return part
+
+
+def trained_part(model: nn.Module) -> Flows | Clocks:
+    """Return the flows or the clocks of a plugged model."""
+    trained: Flows | Clocks = active(model.floater)
     return trained
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -18,11 +18,12 @@ from floater.encodings.errors import PositionError
 from floater.errors import first_line
 from floater.guard import original
 from floater.pretrained.card import write_card
+from floater.pretrained.clocks import Clocks
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_object, read_tensors
-from floater.pretrained.flows import is_count
-from floater.pretrained.plug import bake, flows_of, inner, plug, plug_state, plugged, unplug
+from floater.pretrained.flows import Flows, is_count
+from floater.pretrained.plug import bake, inner, plug, plug_state, plugged, trained_part, unplug
 from floater.transformer.alignment import align
 
 MOST_BLOCKS = 10_000
@@ -43,7 +44,7 @@ def save(model: nn.Module, directory: str | Path) -> None:
     """
     model = inner(model)
     state = plug_state(model)
-    flows = flows_of(model)
+    flows = trained_part(model)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in flows.state_dict().items()}
@@ -165,9 +166,11 @@ def fill(
             plug(root, **options)
     else:
         check_same(options, plug_state(root).options, directory)
-    flows = flows_of(root)
+    flows = trained_part(root)
     baking = length is not None and flows.length is None
-    shapes = flows.baked_shapes(length) if baking else _shapes(flows.state_dict())
+    if baking and isinstance(flows, Clocks):
+        raise PlugError(f"the clocks in {directory} are baked for {length} positions, which they cannot be")
+    shapes = _shapes(flows.state_dict()) if not baking else cast(Flows, flows).baked_shapes(length)
     if new:
         unplug(root)
     saved = _shapes(tensors)
@@ -180,7 +183,7 @@ def fill(
         )
     if new:
         plug(root, **options)
-        flows = flows_of(root)
+        flows = trained_part(root)
     if baking:
         bake(root, length)
     flows.load_state_dict(tensors)

@@ -117,7 +117,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if input_ids is not None:
             positions = positions.but(token=input_ids)
         rule = self.encoder.rule(reading)
-        (positions,) = self.encoder.timed(rule, positions, apart=True)
+        (positions,) = self.encoder.timed(rule, positions, batch=len(x), apart=True)
         with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
             hidden = self.encoder(x, positions, reading=reading)
         out = recorded.output(hidden)
@@ -282,7 +282,11 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         source_positions = token_positions(read, positions, position_ids, mask=attention_mask)
         source_positions, target_positions = self.encoder.timed(
-            self.encoder.rule(reading), source_positions, target_positions, before=(encoder_outputs, cache)
+            self.encoder.rule(reading),
+            source_positions,
+            target_positions,
+            batch=len(read),
+            before=(encoder_outputs, cache),
         )
         asked = output_hidden_states, output_attentions
         if encoder_outputs is None:

@@ -148,7 +148,12 @@ class Stack(nn.Module):
         return rule
 
     def timed(
-        self, rule: Reading, *several: Positions, before: Sequence[Any] = (), apart: bool = False
+        self,
+        rule: Reading,
+        *several: Positions,
+        batch: int = 1,
+        before: Sequence[Any] = (),
+        apart: bool = False,
     ) -> tuple[Positions, ...]:
         """Give positions the times of one rule: random ones in training, else those of the reading.
 
@@ -156,6 +161,7 @@ class Stack(nn.Module):
             rule: the reading rule of this pass.
             several: positions that share their times, as source and target do; unchanged if they have times
                 already.
+            batch: number of texts.
             before: the cache and the encoder's output of earlier calls, or None for each; in evaluation mode
                 the rule is recorded on them.
             apart: whether keys of a later call will have times of the same rule.
@@ -180,7 +186,7 @@ class Stack(nn.Module):
                 else "random times of training are new in each pass, but cached keys have those of earlier "
                 "ones: give no cache, or call eval()"
             )
-        return randomised(self.times, *several)
+        return randomised(self.times, *several, batch=batch)
 
     def start(self, x: Tensor, state: Any) -> Tensor:
         """Return the input of the first block for embeddings (batch, T, dim) and a state of the positions."""
@@ -236,7 +242,7 @@ class Encoder(Stack):
             ValueError: if a reading or a cache is given where times are random.
         """
         rule = self.rule(reading)
-        (positions,) = self.timed(rule, positions, before=(cache,))
+        (positions,) = self.timed(rule, positions, batch=len(x), before=(cache,))
         positions = positions if rule.group is None else positions.but(group=rule.group)
         memory_state: Any = None  # of the remembered and the new tokens, as queries and keys
         if memory is not None:

@@ -27,7 +27,8 @@ class Times:
 
     T is max_scale x training length. Encodings that read times (`PositionModel.reads_times`) are then trained
     at every time below T by short texts; the others read the true positions, unless `relative` is set. Every
-    forward pass in training mode samples once, shared by all samples of the batch, and by source and target.
+    forward pass in training mode samples once, shared by all samples of the batch, and by source and target;
+    with `each`, once for each sample of the batch.
 
     - "stretch": t_i = s + e i; log e is uniform in [0, log max_scale] as far as e n fits into T, s in
       [0, T - e n]. Spacing stays even, and the ratio of the lengths of source and target is unchanged.
@@ -45,10 +46,12 @@ class Times:
         shift: False begins at time 0 ("stretch").
         relative: whether relative encodings read the times, too, so that they meet distances up to max_scale
             times those of training ("stretch"; reading is at the true distances).
+        each: whether each sample of a batch has its own s, uniform in [0, T - n] for its own n ("shift"), as
+            in learned positions with random offsets (Huang et al. 2025).
 
     Raises:
-        PositionError: if the mode is none of these, the scale is below 1, or `shift` or `relative` does not
-            apply to the mode.
+        PositionError: if the mode is none of these, the scale is below 1, or `shift`, `relative` or `each`
+            does not apply to the mode.
 
     Example:
         >>> times = Times("stretch", length=16, max_scale=4.0)
@@ -62,6 +65,7 @@ class Times:
     max_scale: float = 4.0
     shift: bool = True
     relative: bool = False
+    each: bool = False
 
     def __post_init__(self) -> None:
         one_of("times.mode", self.mode, get_args(Mode))
@@ -76,6 +80,10 @@ class Times:
             raise PositionError(
                 f"times.relative is True; it goes with mode 'stretch', not with {self.mode!r}"
             )
+
+        one_of("times.each", self.each, (True, False))
+        if self.each and self.mode != "shift":
+            raise PositionError(f"times.each is True; it goes with mode 'shift', not with {self.mode!r}")
 
     @classmethod
     def of(cls, values: Mapping[str, Any] | None, length: int) -> Times | None:
@@ -124,12 +132,7 @@ class Times:
             PositionError: if n tokens do not fit below the horizon, or positions are real and times no affine
                 function of them.
         """
-        most, count = self.horizon, last + 1
-        if count > most:
-            raise PositionError(
-                f"a text of {count:g} tokens does not fit below the horizon of random times, {most} (times."
-                f"max_scale {self.max_scale:g} x training length {self.length}); raise one of these"
-            )
+        most, count = self._room(last), last + 1
         if real and self.mode not in _AFFINE:
             raise PositionError(
                 f"times.mode is {self.mode!r}, which gives times to counted tokens; real positions go with "
@@ -146,6 +149,33 @@ class Times:
         spacing = min(self.max_scale, most / count) ** first
         start = second * (most - spacing * count) if self.shift else 0.0
         return lambda at: at.to(wide_dtype(at.device)) * spacing + start
+
+    def _room(self, last: float) -> int:
+        """Return the horizon, after a check that a text up to a position fits below it."""
+        if last + 1 > self.horizon:
+            raise PositionError(
+                f"a text of {last + 1:g} tokens does not fit below the horizon of random times, "
+                f"{self.horizon} (times.max_scale {self.max_scale:g} x training length {self.length}); raise "
+                "one of these"
+            )
+        return self.horizon
+
+    def offsets(self, last: Tensor, real: bool = False) -> Tensor:
+        """Sample the s of each text of a batch, from PyTorch's default generator.
+
+        Args:
+            last: (batch,) the greatest position of each text.
+            real: whether positions are real numbers.
+
+        Returns:
+            (batch, 1), whole numbers where positions are, else float64.
+
+        Raises:
+            PositionError: if a text does not fit below the horizon.
+        """
+        free = self._room(float(last.max())) - (last.to(wide_dtype(last.device)) + 1)
+        uniform = torch.rand(len(last), 1, dtype=torch.float64).to(free)
+        return uniform * free[:, None] if real else (uniform * (free[:, None] + 1)).long()
 
 
 def _entries(times: Tensor) -> Callable[[Tensor], Tensor]:
@@ -209,8 +239,13 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         )
 
 
-def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
+def randomised(times: Times, *several: Positions, batch: int = 1) -> tuple[Positions, ...]:
     """Sample one set of times for positions that share it, as source and target do.
+
+    Args:
+        times: the times.
+        several: the positions.
+        batch: number of texts, for times of each.
 
     Example:
         >>> source, target = randomised(Times("shift", 8), Positions.arange(4), Positions.arange(6))
@@ -221,6 +256,18 @@ def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
     if not filled:
         return several
     real = any(at.is_floating_point() for at in filled)
+    if times.each:
+        ends = torch.stack([_ends(positions, batch) for positions in several if positions.key.numel()])
+        last = ends.amax(0)
+        offset = times.offsets(last, real)
+
+        def shifted(at: Tensor) -> Tensor:  # padding has a time that the text has, too
+            return at.minimum(last[:, None]) + offset
+
+        return tuple(
+            positions.but(query_time=shifted(positions.query), key_time=shifted(positions.key))
+            for positions in several
+        )
     sample = times.sample(max(float(at.max()) for at in filled), real)
 
     def at(positions: Positions) -> Positions:
@@ -229,3 +276,10 @@ def randomised(times: Times, *several: Positions) -> tuple[Positions, ...]:
         return positions.but(**changed, **({"query": query, "key": key} if times.relative else {}))
 
     return tuple(map(at, several))
+
+
+def _ends(positions: Positions, batch: int) -> Tensor:
+    """Return the greatest position of each text, (batch,)."""
+    key, valid = positions.key, positions.key_valid
+    least = torch.zeros((), dtype=key.dtype, device=key.device)
+    return (key if valid is None else torch.where(valid, key, least)).amax(1).expand(batch)

@@ -42,6 +42,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "eval_steps": {"eval_steps": 3},
     "logging_steps": {"logging_steps": 7},
     "early_stopping_patience": {"early_stopping_patience": 2},
+    "stop_score": {"stop_score": 1.0},
     "save_steps": {"save_steps": 4},
     "save_total_limit": {"save_total_limit": 6},
     "keep_steps": {"keep_steps": [4], "save_steps": 4},

@@ -48,6 +48,8 @@ class ClockState:
         key: positions of the keys, (batch or 1, S); zeros where the clock alone gives the times.
         step: position of each key less that of the token before it in its document, (batch or 1, S); zero at
             first tokens and at padding.
+        next_step: position of the token after each key less that of the key, likewise, where clocks run from
+            the end; else None.
         earlier: slots that the convolution reads; see `earlier_tokens`.
         first: slot of the first token of each key's document, (batch or 1, S); None where a row is one.
         inner: the state of the encoding for all times.
@@ -55,6 +57,7 @@ class ClockState:
 
     key: Tensor
     step: Tensor
+    next_step: Tensor | None
     earlier: list[Tensor]
     first: Tensor | None
     inner: Any
@@ -86,8 +89,12 @@ class Clock(PositionModel):
     that "floater" adds to the input stay at the positions.
 
     In a stack that is not causal, too, the time of a token depends on the tokens before it; the time between
-    two tokens depends on those between them. In the cache keys carry w x as two numbers, for half precision,
-    and sums are in double precision. A bias is a matrix of all pairs, as times differ from text to text.
+    two tokens depends on those between them and on the later one. With `both`, the clocks of the second half
+    of the heads run from the end: that time depends on the earlier one in its place. A text and its mirror
+    image then have the same times, with the halves exchanged.
+
+    In the cache keys carry w x as two numbers, for half precision, and sums are in double precision. A bias
+    is a matrix of all pairs, as times differ from text to text.
 
     Args:
         model: the encoding, a name or a mapping of `name` and options: one that rotates ("rotary",
@@ -104,6 +111,8 @@ class Clock(PositionModel):
         sum: whether rates are added up; False makes the time p_i + r_i - 1, that of RePo.
         positions: whether the positions count; False leaves the sum of r_k - 1 alone.
         std: standard deviation of the initial w, at least 0.
+        both: whether the clocks of half of the heads run from the end, in a stack that is not causal; not
+            with per="block", a kernel, or sum=False.
 
     Raises:
         PositionError: if the encoding has no real times, or an option is not valid.
@@ -142,6 +151,7 @@ class Clock(PositionModel):
         sum: bool = True,
         positions: bool = True,
         std: float = 0.0,
+        both: bool = False,
     ) -> None:
         super().__init__(spec)
         name, options = named(model)
@@ -165,6 +175,12 @@ class Clock(PositionModel):
                 f"'{name}' adds vectors, at times from 0 to twice the position: per must be 'block', rate "
                 "'sigmoid', and sum and positions True"
             )
+        if both and (adds or per == "block" or kernel > 1 or not sum or spec.heads % 2 or spec.causal):
+            raise PositionError(
+                "both=True is for heads of an even number with clocks of their own (per 'head' or 'pair'), "
+                "in a stack that is not causal, with sum=True and without a kernel"
+            )
+        self.both = both
         self.sites = kind.sites  # type: ignore[misc]
         self.inner, self.planes = inner, inner.planes
         describe_as(self, inner)
@@ -225,6 +241,9 @@ class Clock(PositionModel):
         step = torch.where(previous < 0, 0, key - before)
         if positions.key_valid is not None:
             step = step.masked_fill(~positions.key_valid, 0)
+        next_step = None
+        if self.both:
+            next_step = torch.zeros_like(step).scatter_add(1, previous.clamp(min=0).expand_as(step), step)
         inner: Any = self.inner
         first = None
         if isinstance(inner, TimedVectors):
@@ -239,7 +258,7 @@ class Clock(PositionModel):
                     first = first.masked_fill(~positions.key_valid, 0)
                 first = first.cummax(1).values
         key = key if self.positions else torch.zeros_like(key)
-        return ClockState(key, step, earlier[:kernel], first, inner.prepare_times(positions))
+        return ClockState(key, step, next_step, earlier[:kernel], first, inner.prepare_times(positions))
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[ClockState]) -> QKV:
         if isinstance(self.inner, TimedVectors):
@@ -284,7 +303,14 @@ class Clock(PositionModel):
         ahead = RATES[self.rate](driven + offset)
         if self.rate != "angle":
             ahead = ahead - 1
-        return (ahead * state.step[:, None, :, None]).cumsum(-2) if self.adds_up else ahead
+        if not self.adds_up:
+            return ahead
+        if state.next_step is None:
+            return (ahead * state.step[:, None, :, None]).cumsum(-2)
+        first, second = ahead.chunk(2, 1)
+        first = (first * state.step[:, None, :, None]).cumsum(-2)
+        second = -(second * state.next_step[:, None, :, None]).flip(-2).cumsum(-2).flip(-2)
+        return torch.cat([first, second], 1)
 
     def times(self, k: Tensor, context: AttentionContext[ClockState]) -> Tensor:
         """Return the times of keys; arguments and result as of `advance`, in tokens."""

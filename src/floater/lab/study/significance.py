@@ -108,8 +108,8 @@ def welch_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """
     if min(len(ours), len(theirs)) < 2:
         return None
-    if len({*ours}) == len({*theirs}) == 1:  # no variance: the test statistic is undefined
-        return 1.0 if ours[0] == theirs[0] else 0.0
+    if max(np.ptp(ours), np.ptp(theirs)) < _EQUAL:  # no variance: the test statistic is undefined
+        return 1.0 if abs(ours[0] - theirs[0]) < _EQUAL else 0.0
     from scipy.stats import ttest_ind
 
     return float(ttest_ind(ours, theirs, equal_var=False).pvalue)

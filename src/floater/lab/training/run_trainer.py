@@ -35,7 +35,7 @@ from floater.lab.training.checkpoints import (
     step_of,
 )
 from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, diverged, is_finite
-from floater.lab.training.early_stopping import exhausted
+from floater.lab.training.early_stopping import stops
 from floater.lab.training.files import damage, discard, save_whole, write_json
 from floater.lab.training.final_model import final_checkpoints
 from floater.lab.training.flow import FlowSchedule
@@ -129,9 +129,9 @@ class RunTrainer(FloaterTrainer):
         return metrics
 
     def stopped_early(self, state: TrainerState) -> bool:
-        """Return whether the patience is exhausted by the log alone, so that a resumed run stops equally."""
-        patience = self.training.early_stopping_patience
-        return exhausted(state.log_history, patience, f"eval_{self.metric}", self.greater)
+        """Return whether validations ended the training, by the log alone: a resumed run stops equally."""
+        rules = self.training.early_stopping_patience, self.training.stop_score
+        return stops(state.log_history, *rules, f"eval_{self.metric}", self.greater)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values, to a file as well, with the run's minutes in all processes so far and memory in MiB."""
@@ -311,8 +311,10 @@ class RunTrainer(FloaterTrainer):
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)
             if self.stopped_early(state):
-                patience = f"training.early_stopping_patience={self.training.early_stopping_patience}"
-                logger.warning("%s ended the training there: no further step is trained", patience)
+                names = ("early_stopping_patience", "stop_score")
+                rules = [f"training.{name}={getattr(self.training, name)}" for name in names]
+                rule = rules[self.training.stop_score is not None]
+                logger.warning("%s ended the training there: no further step is trained", rule)
                 self.state = state
                 file = self.step_state_file(checkpoint)
                 self._load_saved_steps(file, torch.load(file, map_location="cpu", weights_only=True))

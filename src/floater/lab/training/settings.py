@@ -101,6 +101,8 @@ class TrainingSettings:
         logging_steps: number of steps between entries of the log (loss, learning rate, tokens per second).
         early_stopping_patience: number of validations without a better score after which the training
             stops; 0 means never.
+        stop_score: validation score that ends the training when it is reached, such as 100 (exact match);
+            null means none.
         save_strategy: times of checkpoints: after each "epoch" or every save_steps "steps"; null is "steps"
             if save_steps is set, else "epoch", and another value than that is refused.
         save_steps: number of steps between checkpoints; with flow.update_every above 1, a multiple of it.
@@ -136,6 +138,7 @@ class TrainingSettings:
     eval_steps: int | None = None
     logging_steps: int = 50
     early_stopping_patience: int = 0
+    stop_score: float | None = None
     save_strategy: Literal["epoch", "steps"] | None = None
     save_steps: int | None = None
     save_total_limit: int = 5
@@ -201,11 +204,13 @@ class TrainingSettings:
                 )
         if self.evaluates == "no" and self.selects:
             raise ValueError(
-                "early_stopping_patience and average_last=0 need validation; eval_strategy is 'no'"
+                "early_stopping_patience, stop_score and average_last=0 need validation; eval_strategy is "
+                "'no'"
             )
-        if self.early_stopping_patience and self.evaluates == "epoch" and self.saves != "epoch":
+        stops = "early_stopping_patience" if self.early_stopping_patience else "stop_score"
+        if self.stops_early and self.evaluates == "epoch" and self.saves != "epoch":
             raise ValueError(
-                f"early_stopping_patience with eval_strategy 'epoch' and save_steps {self.saves}: a "
+                f"{stops} with eval_strategy 'epoch' and save_steps {self.saves}: a "
                 "checkpoint at an epoch's end would not know the validation there; save by epoch, or "
                 "validate by steps"
             )
@@ -255,7 +260,12 @@ class TrainingSettings:
     @property
     def selects(self) -> bool:
         """Return whether validation chooses the checkpoint, or stops the training."""
-        return not self.average_last or self.early_stopping_patience > 0
+        return not self.average_last or self.stops_early
+
+    @property
+    def stops_early(self) -> bool:
+        """Return whether validation may stop the training."""
+        return self.early_stopping_patience > 0 or self.stop_score is not None
 
 
 def _when(strategy: str | None, steps: int | None) -> int | str:

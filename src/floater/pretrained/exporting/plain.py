@@ -87,6 +87,10 @@ def check_whole(model: Any) -> None:
         )
     if not isinstance(model, nn.Module) or not hasattr(model, "save_pretrained"):
         raise ExportError(f"the model is a {name}; it must be a model of transformers")
+    if (state := plugged(model)) is not None and "clock" in state.options:
+        raise ExportError(
+            f"this {name} has a clock, by which the text drives its rotation; only this library computes it"
+        )
     if getattr(model, "is_quantized", False):
         raise ExportError(f"this {name} is quantized; load it with dtype, not quantized, and export that")
     if getattr(model, "peft_config", None) or any(hasattr(part, "lora_A") for part in model.modules()):

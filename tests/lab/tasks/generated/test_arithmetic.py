@@ -1,4 +1,4 @@
-"""Addition, sums, polynomials and parity against column addition and Python's own arithmetic."""
+"""Addition, sums, polynomials, parity and majority against column addition and Python's own arithmetic."""
 
 from collections import Counter
 
@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.lab.tasks.corpora.problems.arithmetic import addition, parity, poly, sums
+from floater.lab.tasks.corpora.problems.arithmetic import (
+    addition,
+    binary_addition,
+    majority,
+    parity,
+    poly,
+    sums,
+)
 
 seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 40)
 
@@ -50,9 +57,39 @@ def test_sums_and_polynomials_are_what_python_evaluates(length: int, modulus: in
     assert text.count("x") == counted == length
 
 
-@given(lengths, seeds)
-def test_parity_is_that_of_the_ones(length: int, seed: int) -> None:
-    question, answer, counted, _ = parity(length, np.random.default_rng(seed))
+@given(st.integers(4, 40), seeds)
+def test_binary_sums_are_what_python_evaluates(length: int, seed: int) -> None:
+    question, answer, counted, _ = binary_addition(length, np.random.default_rng(seed))
+    first, second = "".join(question).split("+")
+    assert "".join(answer) == f"{int(first, 2) + int(second, 2):b}"
+    assert all(number == f"{int(number, 2):b}" for number in (first, second)), "no leading zeros"
+    assert len([*question, "="]) == counted == length
+
+
+@given(lengths, st.integers(2, 26), seeds)
+def test_the_majority_is_the_mode_and_the_only_one(length: int, symbols: int, seed: int) -> None:
+    question, answer, counted, _ = majority(length, symbols, np.random.default_rng(seed))
+    (most, count), *others = Counter(question).most_common()
+    assert answer == [most]
+    assert all(other < count for _, other in others)
+    assert len(question) == counted == length
+    assert set(map(int, question)) <= set(range(symbols))
+
+
+def test_the_number_of_ones_is_uniform_where_asked() -> None:
+    """Of 0 to 4 ones a fifth each, independent bits 1 : 4 : 6 : 4 : 1; within five standard deviations."""
+    random = np.random.default_rng(0)
+    for uniform, shares in ((True, [0.2] * 5), (False, [1 / 16, 4 / 16, 6 / 16, 4 / 16, 1 / 16])):
+        ones = Counter(parity(4, uniform, random).question.count("1") for _ in range(4000))
+        for count, share in enumerate(shares):
+            assert abs(ones[count] - 4000 * share) < 5 * (4000 * share * (1 - share)) ** 0.5
+    first = sum(parity(4, True, random).question[0] == "1" for _ in range(4000))
+    assert abs(first - 2000) < 5 * 1000**0.5, "ones are in random order"
+
+
+@given(lengths, st.booleans(), seeds)
+def test_parity_is_that_of_the_ones(length: int, uniform: bool, seed: int) -> None:
+    question, answer, counted, _ = parity(length, uniform, np.random.default_rng(seed))
     even = True
     for bit in question:
         even ^= bit == "1"

@@ -14,7 +14,9 @@ seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 40)
 
 @given(lengths, st.integers(2, 50), seeds)
 def test_copy_reverse_and_sort_say_the_symbols_of_the_question(length: int, symbols: int, seed: int) -> None:
-    drawn = [problem(length, symbols, np.random.default_rng(seed)) for problem in (copy, reverse, sort)]
+    drawn = [
+        problem(length, symbols, False, np.random.default_rng(seed)) for problem in (copy, reverse, sort)
+    ]
     question = drawn[0].question
     assert len(question) == length
     assert set(map(int, question)) <= set(range(symbols))
@@ -29,5 +31,12 @@ def test_copy_reverse_and_sort_say_the_symbols_of_the_question(length: int, symb
 def test_symbols_come_evenly() -> None:
     """Chi-squared of 32,000 draws over 32 symbols: beyond 80 with probability 3e-6."""
     random = np.random.default_rng(0)
-    counts = Counter(symbol for _ in range(1000) for symbol in copy(32, 32, random).question)
+    counts = Counter(symbol for _ in range(1000) for symbol in copy(32, 32, False, random).question)
     assert sum((counts[str(symbol)] - 1000) ** 2 / 1000 for symbol in range(32)) < 80
+
+
+@given(lengths, st.integers(0, 20), seeds)
+def test_distinct_symbols_differ(length: int, more: int, seed: int) -> None:
+    question = sort(length, length + more, True, np.random.default_rng(seed)).question
+    assert len(set(question)) == length
+    assert set(map(int, question)) <= set(range(length + more))

@@ -23,7 +23,7 @@ def data(problem: str, **changes: object) -> Data:
     return Data(problem, **{"lengths": LENGTHS, **read, **changes})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("problem", [name for name, each in PROBLEMS.items() if each.disjoint])
 def test_no_question_is_in_two_splits_whatever_the_seeds(problem: str) -> None:
     asked = {
         split: {
@@ -59,16 +59,15 @@ def test_draws_follow_from_the_seed_and_fit(problem: str) -> None:
 def test_no_row_is_longer_than_said_and_some_are_as_long(problem: str) -> None:
     dataset = data(problem)
     tokenizer = vocabulary(dataset)
-    drawn = (
-        generate(dataset, "train", 3000, (8, 8))
-        if problem != "listops"
-        else generate(dataset, "train", 500, (8, 8))
-    )
-    longest = max(encode(drawn, tokenizer, dataset.classifies).lengths)
+    drawn = generate(dataset, "train", 500, (8, 8))
+    longest = max(encode(drawn, tokenizer, dataset.classifies, dataset.aligned).lengths)
     assert longest == dataset.tokens(8)
 
 
-@given(st.sampled_from([name for name, each in PROBLEMS.items() if not each.classes]), st.integers(0, 1000))
+@given(
+    st.sampled_from([name for name, each in PROBLEMS.items() if not (each.classes or each.aligned)]),
+    st.integers(0, 1000),
+)
 def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> None:
     dataset = data(problem, seed=seed)
     tokenizer = vocabulary(dataset)
@@ -81,6 +80,22 @@ def test_a_row_reads_as_the_question_and_its_answer(problem: str, seed: int) -> 
     asked = {i: label for i, label in enumerate(row["labels"]) if label != -100}
     assert list(asked) == [first + i for i in wanted]
     assert [*asked.values()] == [row["input_ids"][i] for i in asked]
+
+
+@given(st.sampled_from([name for name, each in PROBLEMS.items() if each.aligned]), st.integers(0, 1000))
+def test_an_aligned_answer_is_predicted_at_the_tokens_of_the_question(problem: str, seed: int) -> None:
+    dataset = data(problem, seed=seed)
+    tokenizer = vocabulary(dataset)
+    (drawn,) = generate(dataset, "train", 1, LENGTHS)
+    row = encode([drawn], tokenizer, False, aligned=True)[0]
+    assert tokenizer.convert_ids_to_tokens(row["input_ids"]) == ["<s>", *drawn.question, "</s>"]
+    at = range(len(drawn.answer)) if drawn.asked is None else drawn.asked
+    # the logits after <s> and i + 1 tokens of the question are compared with the label after these
+    predicted = {i: label for i, label in enumerate(row["labels"][2:]) if label != -100}
+    assert row["labels"][:2] == [-100, -100]
+    assert {i: tokenizer.convert_ids_to_tokens(label) for i, label in predicted.items()} == {
+        i: drawn.answer[i] for i in at
+    }
 
 
 def test_batches_are_padded_on_the_right_and_classes_are_not() -> None:

@@ -99,6 +99,7 @@ def base(tmp_path: Path) -> Path:
         ("training.initial_learning_rate=1", "initial_learning_rate is 1.0, above the peak rate 0.0007"),
         ("training.average_last=6", "average_last is 6, but only 5 checkpoints are kept"),
         ("training={early_stopping_patience: 2, eval_strategy: 'no'}", "need validation"),
+        ("training={stop_score: 30.0, eval_strategy: 'no'}", "need validation"),
         ("training={average_last: 0, save_steps: 4, eval_steps: 6}", "validation (each 6) does not fall on"),
         (
             "training={average_last: 0, save_steps: 4}",

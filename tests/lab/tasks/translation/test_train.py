@@ -161,6 +161,14 @@ def test_patience_ends_a_training(
     assert ended in caplog.messages, "one that is to train for longer says why it does not"
 
 
+def test_a_score_ends_a_training(tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    scored(monkeypatch, 1.0, 2.0, 3.0, 9.0)
+    stopping = {"eval_steps": 2, "save_steps": 2, "stop_score": 3.0, "average_last": 0}
+    run = train(settings(tmp_path, files, "run", training=stopping))
+    result = read(run / "result.json")
+    assert (result["steps"], result["best_valid_bleu"], result["averaged"]) == (6, 3.0, ["checkpoint-6"])
+
+
 def test_without_an_average_the_best_validation_is_the_final_model(
     tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,7 +27,7 @@ from floater.lab.study.analyses.subject import (
     position_models,
 )
 from floater.positions import Positions
-from floater.pretrained.plug import flows_of, plugged
+from floater.pretrained.plug import flows_of, plugged, trained_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -189,7 +189,7 @@ def reach(subject: Subject) -> int | None:
         else:
             ends = [None if table is None else len(table) for table in _modules(subject).values()]
     if plugged(subject.model) is not None:
-        ends.append(flows_of(subject.model).length)
+        ends.append(trained_part(subject.model).length)
     return min((end for end in ends if end is not None), default=None)
 
 

@@ -3,6 +3,7 @@
 Most are written as <s> question = answer </s> for a causal decoder, as in papers on length generalisation
 (Kazemnejad et al. 2023, "The impact of positional encoding on length generalization in Transformers"): there
 is one stack of blocks with one position model, and answers are at positions beyond those of the training.
+Formal languages and state tracking have a token of the answer at each token of the question instead.
 ListOps is a classification of the whole expression by an encoder, as in Long Range Arena (Tay et al. 2021).
 """
 
@@ -52,7 +53,7 @@ class Generated(Task):
         return vocabulary(settings.data)
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
-        return encode(examples, processor, settings.data.classifies)
+        return encode(examples, processor, settings.data.classifies, settings.data.aligned)
 
     def kind(self, settings: GeneratedSettings) -> Any:
         return FloaterForSequenceClassification if settings.data.classifies else FloaterForCausalLM
@@ -121,7 +122,9 @@ class Generated(Task):
         set_reading(model, reading)
         data = settings.data
         generated = [(bin, generate(data, "test", data.test, bin)) for bin in data.bins(tuple(bins))]
-        parts = [(bin, encode(examples, tokenizer, data.classifies)) for bin, examples in generated]
+        parts = [
+            (bin, encode(examples, tokenizer, data.classifies, data.aligned)) for bin, examples in generated
+        ]
         return score_bins(model, parts, data.lengths)
 
     def measure(self, run: RunPath, bins: tuple[int, ...] = ()) -> Measurement:

@@ -40,6 +40,7 @@ def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> 
     """Generate the examples of a split.
 
     The text of a question determines its split, so that no two splits share a question, whatever the seeds.
+    Questions of problems with very few, "equal_counts", are in all splits.
 
     Args:
         data: problem and seed.
@@ -65,7 +66,7 @@ def generate(data: Data, split: Split, count: int, lengths: tuple[int, int]) -> 
             example = problem.generate(data, lengths, random)
         except ValueError as error:
             raise DataError(str(error)) from error
-        if split_of(example.question) == split:
+        if not problem.disjoint or split_of(example.question) == split:
             examples.append(example)
             missed = 0
         elif (missed := missed + 1) == _TRIES:
@@ -89,17 +90,25 @@ def vocabulary(data: Data) -> PreTrainedTokenizerFast:
     return wrapped(tokenizer)
 
 
-def encode(examples: Sequence[AnyExample], tokenizer: PreTrainedTokenizerFast, classifies: bool) -> Encoded:
+def encode(
+    examples: Sequence[AnyExample],
+    tokenizer: PreTrainedTokenizerFast,
+    classifies: bool,
+    aligned: bool = False,
+) -> Encoded:
     """Encode examples; their lengths are in tokens.
 
     If the answer consists of tokens, a row is <s> question = answer </s>, and its labels are the answer and
-    </s>, or only the asked tokens of the answer. If the answer is a class, a row is <s> question, and its
-    label is the class. The fields of a `PositionedExample` become those of a row; see `collate`.
+    </s>, or only the asked tokens of the answer. If it is aligned with the question, a row is <s> question
+    </s>, and a label is the token of the answer that is predicted one token before. If the answer is a class,
+    a row is <s> question, and its label is the class. The fields of a `PositionedExample` become those of a
+    row; see `collate`.
 
     Args:
         examples: examples to encode.
         tokenizer: tokenizer of the problem.
         classifies: True if the answer is a class.
+        aligned: True if the answer has a token for each of the question.
 
     Example:
         >>> from floater.lab.tasks.corpora.problems import Example
@@ -112,13 +121,17 @@ def encode(examples: Sequence[AnyExample], tokenizer: PreTrainedTokenizerFast, c
     for example in examples:
         question, answer, asked = example.question, example.answer, example.asked
         row = [ids[BOS], *(ids[word] for word in question)]
-        labels = [int(answer[0])] if classifies else []
-        if not classifies:
-            written = [*(ids[word] for word in answer), ids[EOS]]
-            row.append(ids[EQUALS])
-            wanted = [t if asked is None or i in asked else IGNORED for i, t in enumerate(written)]
-            labels = [IGNORED] * len(row) + wanted
-            row += written
+        if classifies:
+            labels = [int(answer[0])]
+        else:
+            written = [ids[word] for word in answer]
+            if aligned:
+                labels, row = [IGNORED] * 2, [*row, ids[EOS]]
+            else:
+                written.append(ids[EOS])
+                row.append(ids[EQUALS])
+                labels, row = [IGNORED] * len(row), row + written
+            labels += [t if asked is None or i in asked else IGNORED for i, t in enumerate(written)]
         rows.append({"input_ids": row, "labels": labels})
         if isinstance(example, PositionedExample):
             rows[-1] |= _fields(example, len(row))

@@ -26,6 +26,8 @@ class Data(Options):
             raise ValueError(f"unknown problem '{self.problem}'; {nearest(self.problem, PROBLEMS)}")
         least = {"symbols": 2, "modulus": 2, "max_depth": 2, "max_args": 2, "extra_edges": 0, "seed": 0}
         check_numbers(self, positive=("train", "valid", "test", "longest", "slots", "digits"), **least)
+        if not 0 <= self.ignored < 1:
+            raise ValueError(f"ignored is {self.ignored}; it must be a share, at least 0 and below 1")
         low, high = self.lengths
         if not 1 <= low <= high:
             raise ValueError(f"lengths are {low} to {high}; they must grow from at least 1")
@@ -46,6 +48,11 @@ class Data(Options):
     def classifies(self) -> bool:
         """Return True if the answer is a class, False if it consists of tokens after the question."""
         return PROBLEMS[self.problem].classes > 0
+
+    @property
+    def aligned(self) -> bool:
+        """Return True if the model predicts a token of the answer at each token of the question."""
+        return PROBLEMS[self.problem].aligned
 
     def tokens(self, length: int) -> int:
         """Return the maximum number of tokens of a row of a length: <s>, question, =, answer, </s>.

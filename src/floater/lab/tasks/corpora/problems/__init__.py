@@ -12,9 +12,11 @@ from floater.lab.tasks.corpora.problems import (
     brackets,
     chains,
     copying,
+    formal,
     listops,
     positioned,
     retrieval,
+    states,
 )
 from floater.lab.tasks.corpora.problems.example import (
     DIGITS,
@@ -44,6 +46,8 @@ class Problem:
         options: settings besides the lengths, numbers and seeds of examples that it reads.
         refuse: function that returns a message about invalid settings, or None if they are valid.
         classes: number of classes if the answer is the number of a class; 0 if it consists of tokens.
+        aligned: True if the answer has a token for each of the question, which the model predicts there.
+        disjoint: False if questions are so few that the splits share them.
     """
 
     generate: Callable[[Options, tuple[int, int], Generator], AnyExample]
@@ -53,6 +57,8 @@ class Problem:
     options: tuple[str, ...] = ("symbols",)
     refuse: Callable[[Options], str | None] = lambda data: None
     classes: int = 0
+    aligned: bool = False
+    disjoint: bool = True
 
 
 def _even(
@@ -64,13 +70,40 @@ def _even(
     )
 
 
-def _ordered(generate: Callable[[int, int, Generator], AnyExample]) -> Problem:
+def _ordered(
+    generate: Callable[[Options, int, Generator], AnyExample],
+    options: tuple[str, ...] = ("symbols",),
+    refuse: Callable[[Options], str | None] = lambda data: None,
+) -> Problem:
     """Return a problem whose answer is the symbols of the question in some order."""
     return Problem(
-        _even(lambda data, n, random: generate(n, data.symbols, random)),
+        _even(generate),
         lambda data: [EQUALS, *map(str, range(data.symbols))],
         unit="symbols",
         tokens=lambda data, n: 2 * n + 3,
+        options=options,
+        refuse=refuse,
+    )
+
+
+def _copied(generate: Callable[[int, int, bool, Generator], Example]) -> Problem:
+    """Return a problem of `copying`."""
+    return _ordered(
+        lambda data, n, random: generate(n, data.symbols, data.distinct, random),
+        ("symbols", "distinct"),
+        refuse=lambda data: _few_names(data) if data.distinct else None,
+    )
+
+
+def _products(points: int) -> Problem:
+    """Return the word problem of a symmetric group."""
+    return Problem(
+        _even(lambda data, n, random: states.product(n, points, random)),
+        lambda data: [*states.permutations(points)],
+        unit="permutations",
+        tokens=lambda data, n: n + 2,  # <s>, the question, </s>
+        options=(),
+        aligned=True,
     )
 
 
@@ -116,6 +149,18 @@ def _few_nodes(data: Options) -> str | None:
     return None
 
 
+def _no_read(data: Options) -> str | None:
+    if data.lengths[0] < 2:
+        return f"lengths begin at {data.lengths[0]}; the register is written and read, which takes 2"
+    return None
+
+
+def _no_addition(data: Options) -> str | None:
+    if data.lengths[0] < 4:
+        return f"lengths begin at {data.lengths[0]}; the shortest addition, 0 + 0 =, has 4 tokens"
+    return None
+
+
 def _graph(
     generate: Callable[[Options, int, Generator], AnyExample], options: tuple[str, ...] = ("symbols",)
 ) -> Problem:
@@ -132,15 +177,23 @@ def _graph(
 
 
 PROBLEMS = {
-    "copy": _ordered(copying.copy),
-    "reverse": _ordered(copying.reverse),
-    "sort": _ordered(copying.sort),
+    "copy": _copied(copying.copy),
+    "reverse": _copied(copying.reverse),
+    "sort": _copied(copying.sort),
     "addition": Problem(
         _even(lambda data, n, random: arithmetic.addition(n, data.least_first, random)),
         lambda data: [EQUALS, arithmetic.PLUS, *DIGITS],
         unit="digits of the longer number",
         tokens=lambda data, n: 3 * n + 5,
         options=("least_first",),
+    ),
+    "binary_addition": Problem(
+        _even(lambda data, n, random: arithmetic.binary_addition(n, random)),
+        lambda data: [EQUALS, arithmetic.PLUS, *DIGITS[:2]],
+        unit="tokens of the question and =",
+        tokens=lambda data, n: 2 * n,  # at most n - 2 bits of the sum
+        options=(),
+        refuse=_no_addition,
     ),
     "sum": Problem(
         _even(lambda data, n, random: arithmetic.sums(n, data.modulus, random)),
@@ -150,11 +203,17 @@ PROBLEMS = {
         options=("modulus",),
     ),
     "parity": Problem(
-        _even(lambda data, n, random: arithmetic.parity(n, random)),
+        _even(lambda data, n, random: arithmetic.parity(n, data.uniform_ones, random)),
         lambda data: [EQUALS, "0", "1", arithmetic.YES, arithmetic.NO],
         unit="bits",
         tokens=lambda data, n: n + 4,
-        options=(),
+        options=("uniform_ones",),
+    ),
+    "majority": Problem(
+        _even(lambda data, n, random: arithmetic.majority(n, data.symbols, random)),
+        lambda data: [EQUALS, *map(str, range(data.symbols))],
+        unit="symbols",
+        tokens=lambda data, n: n + 4,
     ),
     "poly": Problem(
         _even(lambda data, n, random: arithmetic.poly(n, data.modulus, random)),
@@ -170,6 +229,40 @@ PROBLEMS = {
         tokens=lambda data, n: n + brackets.most_unclosed(n) + 3,
         options=("nested",),
     ),
+    "tomita_4": Problem(
+        _even(lambda data, n, random: formal.tomita_4(n, random)),
+        lambda data: ["0", "1", "01"],
+        unit="bits",
+        tokens=lambda data, n: n + 2,
+        options=(),
+        aligned=True,
+    ),
+    "equal_counts": Problem(
+        lambda data, lengths, random: formal.equal_counts(*lengths, random),
+        lambda data: [*formal.LETTERS, "ab", formal.END],
+        unit="symbols",
+        tokens=lambda data, n: n + 2,
+        options=(),
+        aligned=True,
+        disjoint=False,
+    ),
+    "flip_flop": Problem(
+        _even(lambda data, n, random: states.flip_flop(n, data.ignored, random)),
+        lambda data: ["0", "1", states.WRITE, states.READ, states.IGNORE],
+        unit="instructions",
+        tokens=lambda data, n: 2 * n + 2,
+        options=("ignored",),
+        refuse=_no_read,
+        aligned=True,
+    ),
+    "counting": Problem(
+        _even(lambda data, n, random: states.counting(n, data.symbols, random)),
+        lambda data: [EQUALS, *states.statements(data.symbols)],
+        unit="statements",
+        tokens=lambda data, n: n + 5,
+    ),
+    "s3": _products(3),
+    "s5": _products(5),
     "lego": Problem(
         _even(lambda data, n, random: chains.lego(n, data.symbols, data.permute, random)),
         lambda data: [EQUALS, chains.END, *chains.SIGNS, *chains.VALUES, *named("x", data.symbols)],
@@ -208,8 +301,8 @@ PROBLEMS = {
         lambda data, n, random: positioned.graph_distance(n, data.symbols, data.extra_edges, random),
         ("symbols", "extra_edges"),
     ),
-    "languages": _ordered(positioned.languages),
-    "reorder": _ordered(positioned.reorder),
+    "languages": _ordered(lambda data, n, random: positioned.languages(n, data.symbols, random)),
+    "reorder": _ordered(lambda data, n, random: positioned.reorder(n, data.symbols, random)),
     "repeat": Problem(
         _even(lambda data, n, random: positioned.repeat(n, data.symbols, random)),
         lambda data: [EQUALS, *map(str, range(data.symbols))],

@@ -1,4 +1,4 @@
-"""Addition, sums, polynomials and parity."""
+"""Addition, sums, polynomials, parity and majority."""
 
 from __future__ import annotations
 
@@ -34,6 +34,30 @@ def addition(length: int, least_first: bool, random: np.random.Generator) -> Exa
     return Example([*written[0], PLUS, *written[1]], written[2], length)
 
 
+def binary_addition(length: int, random: np.random.Generator) -> Example:
+    """Generate an addition of two binary numbers, the most significant bit first (Huang et al. 2025).
+
+    Args:
+        length: number of tokens of the question and "=", at least 4; the bits are divided at random.
+        random: generator of the example.
+
+    Example:
+        >>> example = binary_addition(6, np.random.default_rng(0))
+        >>> print(*example.question, "=", *example.answer)
+        1 1 0 + 0 = 1 1 0
+    """
+    first = int(random.integers(1, length - 2))
+    written = [_bits(count, random) for count in (first, length - 2 - first)]
+    total = sum(int("".join(bits), 2) for bits in written)
+    return Example([*written[0], PLUS, *written[1]], list(f"{total:b}"), length)
+
+
+def _bits(count: int, random: np.random.Generator) -> list[str]:
+    """Return the bits of a random number without leading zeros; a single bit may be 0."""
+    bits = random.integers(2, size=count).tolist()
+    return ["1" if count > 1 and not i else str(bit) for i, bit in enumerate(bits)]
+
+
 def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
     """Generate a sum of digits from 1 to 9, modulo a number (Kazemnejad et al. 2023).
 
@@ -51,20 +75,46 @@ def sums(length: int, modulus: int, random: np.random.Generator) -> Example:
     return Example(_joined([[str(term)] for term in terms]), [str(sum(terms) % modulus)], length)
 
 
-def parity(length: int, random: np.random.Generator) -> Example:
+def parity(length: int, uniform_ones: bool, random: np.random.Generator) -> Example:
     """Generate bits, with "yes" as the answer if the number of ones is even (Kazemnejad et al. 2023).
 
     Args:
         length: number of bits.
+        uniform_ones: True for a uniform number of ones, in random order (Huang et al. 2025); False for
+            independent bits.
         random: generator of the example.
 
     Example:
-        >>> example = parity(3, np.random.default_rng(1))
+        >>> example = parity(3, False, np.random.default_rng(1))
         >>> example.question, example.answer
         (['0', '1', '1'], ['yes'])
     """
-    bits = random.integers(2, size=length).tolist()
+    if uniform_ones:
+        ones = int(random.integers(length + 1))
+        bits = random.permutation([1] * ones + [0] * (length - ones)).tolist()
+    else:
+        bits = random.integers(2, size=length).tolist()
     return Example(list(map(str, bits)), [NO if sum(bits) % 2 else YES], length)
+
+
+def majority(length: int, symbols: int, random: np.random.Generator) -> Example:
+    """Generate symbols, and ask for the most frequent one (Huang et al. 2025).
+
+    Args:
+        length: number of symbols.
+        symbols: number of different symbols.
+        random: generator of the example; symbols are drawn again until one is the most frequent.
+
+    Example:
+        >>> example = majority(5, 3, np.random.default_rng(0))
+        >>> example.question, example.answer
+        (['0', '0', '0', '0', '2'], ['0'])
+    """
+    while True:
+        question = random.integers(symbols, size=length)
+        counts = np.bincount(question, minlength=symbols)
+        if (counts == counts.max()).sum() == 1:
+            return Example(list(map(str, question.tolist())), [str(counts.argmax())], length)
 
 
 def poly(length: int, modulus: int, random: np.random.Generator) -> Example:

@@ -7,44 +7,46 @@ import numpy as np
 from floater.lab.tasks.corpora.problems.example import Example
 
 
-def copy(length: int, symbols: int, random: np.random.Generator) -> Example:
+def copy(length: int, symbols: int, distinct: bool, random: np.random.Generator) -> Example:
     """Generate symbols to copy.
 
     Args:
         length: number of symbols.
-        symbols: number of different symbols.
+        symbols: number of different symbols, at least `length` if they are `distinct`.
+        distinct: True for symbols that all differ.
         random: generator of the example.
 
     Example:
-        >>> copy(3, 2, np.random.default_rng(0))
+        >>> copy(3, 2, False, np.random.default_rng(0))
         Example(question=['1', '1', '1'], answer=['1', '1', '1'], length=3, asked=None)
     """
-    example = _symbols(length, symbols, random)
+    example = _symbols(length, symbols, distinct, random)
     return Example(example, example, length)
 
 
-def reverse(length: int, symbols: int, random: np.random.Generator) -> Example:
+def reverse(length: int, symbols: int, distinct: bool, random: np.random.Generator) -> Example:
     """Generate symbols to reverse; the arguments are those of `copy`.
 
     Example:
-        >>> reverse(3, 9, np.random.default_rng(0)).answer
+        >>> reverse(3, 9, False, np.random.default_rng(0)).answer
         ['4', '5', '7']
     """
-    example = _symbols(length, symbols, random)
+    example = _symbols(length, symbols, distinct, random)
     return Example(example, example[::-1], length)
 
 
-def sort(length: int, symbols: int, random: np.random.Generator) -> Example:
+def sort(length: int, symbols: int, distinct: bool, random: np.random.Generator) -> Example:
     """Generate symbols, which are numbers, to sort; the arguments are those of `copy`.
 
     Example:
-        >>> example = sort(3, 9, np.random.default_rng(0))
+        >>> example = sort(3, 9, False, np.random.default_rng(0))
         >>> example.question, example.answer
         (['7', '5', '4'], ['4', '5', '7'])
     """
-    example = _symbols(length, symbols, random)
+    example = _symbols(length, symbols, distinct, random)
     return Example(example, sorted(example, key=int), length)
 
 
-def _symbols(length: int, symbols: int, random: np.random.Generator) -> list[str]:
-    return list(map(str, random.integers(symbols, size=length).tolist()))
+def _symbols(length: int, symbols: int, distinct: bool, random: np.random.Generator) -> list[str]:
+    drawn = random.permutation(symbols)[:length] if distinct else random.integers(symbols, size=length)
+    return list(map(str, drawn.tolist()))

@@ -10,17 +10,21 @@ class Options:
     """Settings of the generated examples; lengths are in the unit of the problem.
 
     Attributes:
-        problem: name of the problem: "copy", "reverse", "sort", "addition", "sum", "parity", "poly", "dyck",
-            "lego", "recall", "passkey", "listops", "tree_distance", "graph_distance", "languages", "reorder"
-            or "repeat".
+        problem: name of the problem: "copy", "reverse", "sort", "addition", "binary_addition", "sum",
+            "parity", "majority", "poly", "dyck", "tomita_4", "equal_counts", "flip_flop", "counting", "s3",
+            "s5", "lego", "recall", "passkey", "listops", "tree_distance", "graph_distance", "languages",
+            "reorder" or "repeat".
         lengths: least and greatest length of training examples.
         longest: greatest length of test examples; null takes 8 times the greatest training length.
         train: number of training examples.
         valid: number of validation examples, of the training lengths.
         test: number of test examples of each bin of lengths.
-        symbols: number of distinct symbols that are copied, reversed, sorted, reordered or repeated; of
-            variable names (lego); of keys, and of values (recall); of words of the repeated text (passkey);
-            of names of nodes (tree_distance, graph_distance).
+        symbols: number of distinct symbols that are copied, reversed, sorted, reordered, repeated or counted
+            (majority); of variables (counting); of variable names (lego); of keys, and of values (recall); of
+            words of the repeated text (passkey); of names of nodes (tree_distance, graph_distance).
+        distinct: true for symbols that all differ within an example (copy, reverse, sort).
+        uniform_ones: true for a uniform number of ones, false for independent bits (parity).
+        ignored: share of the instructions that are to be ignored (flip_flop; 0.8 in Liu et al. 2023).
         least_first: true to write numbers with the least significant digit first (addition).
         modulus: modulus of the answer (sum, poly; 10 in Kazemnejad et al. 2023).
         nested: true to close the last opened bracket first; false lets the four kinds cross (dyck).
@@ -40,6 +44,9 @@ class Options:
     valid: int = 500
     test: int = 500
     symbols: int = 32
+    distinct: bool = False
+    uniform_ones: bool = False
+    ignored: float = 0.8
     least_first: bool = True
     modulus: int = 10
     nested: bool = True

@@ -1,0 +1,178 @@
+"""Clocks inside a pretrained rotary model: rotations of a block at times that depend on its text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from floater.encodings.checks import one_of
+from floater.encodings.composed.clock import RATES
+from floater.flow.precision import wide_dtype
+from floater.pretrained.families import PlugError
+from floater.pretrained.find import BodySpec
+
+ROTARY = ("gemma", "gemma2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3")
+"""Families with one rotation for all blocks, whose attention modules get its sines and cosines."""
+
+_CACHES = ("past_key_values", "layer_past")
+_SMALL = 0.02
+
+
+class Clocks(nn.Module):
+    """The clocks of a plugged model, one for each block; the module `floater` of the model.
+
+    Args:
+        blocks: number of blocks with a clock.
+        width: width of the input of attention.
+        rate: see `floater.encodings.composed.clock.Clock`.
+        start: "zero", with which every rate is 1, or "small", random weights of std 0.02.
+    """
+
+    length = None  # there is nothing to bake
+
+    def __init__(self, blocks: int, width: int, rate: str, start: str) -> None:
+        super().__init__()
+        self.rate = rate
+        self.weight = nn.Parameter(torch.zeros(blocks, width))
+        self.bias = nn.Parameter(torch.zeros(blocks))
+        if start == "small":
+            nn.init.normal_(self.weight, std=_SMALL)
+
+    def ahead(self, x: Tensor, index: int) -> Tensor:
+        """Return by how much time advances more than one at tokens (batch, T, width): (batch, T)."""
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias = (part[index].float().to(x.device) for part in (self.weight, self.bias))
+            rate = RATES[self.rate](F.linear(x.float(), weight[None])[..., 0] + bias)
+        return rate if self.rate == "angle" else rate - 1
+
+
+def active(part: Any) -> Any:
+    """Return a part of a model; if PEFT has a copy for an adapter, the trained copy."""
+    copies = getattr(part, "modules_to_save", None)
+    return part if copies is None else copies[part.active_adapters[0]]
+
+
+class Turn:
+    """A forward pre-hook of an attention module that turns its rotation by a block's clock.
+
+    The time of a token is its position and the sum of the rates, less 1, of all tokens up to it. Padding on
+    the left adds the same to all tokens of a row, which no distance sees. The cache has the sums in layers of
+    its own after those of the blocks, so that they follow its beams and crops.
+
+    Args:
+        root: plugged model, whose `floater` has the clocks.
+        rotary: module with the frequencies.
+        index: index of the clock.
+        blocks: number of blocks of the model, hence of layers of a cache.
+    """
+
+    def __init__(self, root: nn.Module, rotary: nn.Module, index: int, blocks: int) -> None:
+        self.root, self.rotary, self.index, self.blocks = root, rotary, index, blocks
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        cos, sin = kwargs["position_embeddings"]
+        clocks: Clocks = active(self.root.floater)
+        wide = wide_dtype(hidden.device)
+        sums = clocks.ahead(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
+        cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
+        if cache is not None:
+            sums = self._continued(cache, sums, int(cast(Any, module).layer_idx))
+        if clocks.rate == "angle":
+            angle = sums[:, 0]
+        else:
+            angle = sums[:, 0] * cast(Tensor, self.rotary.inv_freq).to(device=hidden.device, dtype=wide)
+        angle = angle.float().expand(-1, -1, cos.shape[-1] // 2)
+        angle = torch.cat([angle, angle], -1)
+        turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
+        kwargs["position_embeddings"] = tuple(each.to(cos.dtype) for each in turned)
+        return args, kwargs
+
+    def _continued(self, cache: Cache, sums: Tensor, layer: int) -> Tensor:
+        """Return sums (batch, 1, T, 1) that go on from those of the cached tokens, and store them."""
+        if not isinstance(cache, DynamicCache) or cache.offloading:
+            raise PlugError(
+                f"the sums of a clock are kept in a DynamicCache that is not offloaded; this is a "
+                f"{type(cache).__name__}"
+            )
+        layers: list[Any] = cache.layers
+        while len(layers) < self.blocks:
+            kind: Any = cache.layer_class_to_replicate
+            layers.append(kind())
+        while len(layers) <= self.blocks + layer:
+            layers.append(DynamicLayer())
+        stored, tokens = layers[self.blocks + layer], layers[layer].get_seq_length()
+        if stored.get_seq_length() != tokens:
+            raise PlugError(
+                f"the cache has {tokens} tokens and the sums of a clock for {stored.get_seq_length()}; it "
+                "was filled by another model, or before this one was plugged"
+            )
+        if tokens:
+            sums = sums + stored.keys[:, :, -1:]
+        stored.update(sums, sums[..., :0])
+        return sums
+
+
+def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a clock in a pretrained model, completed.
+
+    Raises:
+        PlugError: if there is another option, or a clock for each head.
+        PositionError: if the rate is none of the valid ones.
+
+    Example:
+        >>> clock_options({})
+        {'per': 'block', 'rate': 'softplus'}
+    """
+    if not isinstance(clock, Mapping) or clock.keys() - {"per", "rate"}:
+        raise PlugError(f"clock is {clock!r}; it maps 'per' and 'rate' to values")
+    if (per := clock.get("per", "block")) != "block":
+        raise PlugError(
+            f"clock has per={per!r}; all heads of a pretrained model turn alike: it must be 'block'"
+        )
+    rate = clock.get("rate", "softplus")
+    one_of("rate", rate, tuple(RATES))
+    return {"per": per, "rate": rate}
+
+
+def add_clocks(
+    model: nn.Module, specs: list[BodySpec], blocks: tuple[int, ...], options: Mapping[str, Any], start: str
+) -> tuple[Clocks, list[Any]]:
+    """Hook a clock into each chosen block of a rotary model.
+
+    Args:
+        model: the model, changed in place, but for its part `floater`.
+        specs: its bodies, which must be one.
+        blocks: indices of the chosen blocks.
+        options: result of `clock_options`.
+        start: "zero" or "small".
+
+    Returns:
+        The clocks, and the handles of the hooks.
+
+    Raises:
+        PlugError: if the model is no rotary one of a known family.
+    """
+    body: Any = model.get_submodule(specs[0].path)
+    rotary: Any = getattr(body, "rotary_emb", None)
+    if len(specs) > 1 or body.config.model_type not in ROTARY or not hasattr(rotary, "inv_freq"):
+        raise PlugError(
+            f"a clock turns the rotation of one body of: {', '.join(ROTARY)}; this model is a "
+            f"'{body.config.model_type}'"
+        )
+    paths = {block: part.path.rpartition(".")[0] for part in specs[0].projections for block in part.blocks}
+    modules = [body.get_submodule(path) for block, path in sorted(paths.items()) if block in blocks]
+    turned = [module for module in modules if getattr(module, "use_rope", True)]
+    if not turned:
+        raise PlugError(f"none of blocks {list(blocks)} rotates its queries and keys")
+    clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
+    handles = [
+        module.register_forward_pre_hook(Turn(model, rotary, index, specs[0].depth), with_kwargs=True)
+        for index, module in enumerate(turned)
+    ]
+    return clocks, handles

@@ -1,0 +1,171 @@
+"""Clocks in pretrained rotary models: zero weights, times by hand, caches, files, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import floater
+from floater.encodings.errors import PositionError
+from floater.pretrained import ExportError, PlugError, export
+from floater.pretrained.clocks import ROTARY
+
+from . import zoo
+from .test_generation import prompt
+
+CAUSAL = [name for name in zoo.NAMES if name in ROTARY]
+
+
+def stirred(name: str, rate: str = "softplus") -> Any:
+    model = zoo.build(name)
+    floater.plug(model, clock={"rate": rate})
+    torch.manual_seed(1)
+    for parameter in model.floater.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def test_all_families_are_tested() -> None:
+    assert {*CAUSAL} == {*ROTARY}
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_zero_weights_leave_every_bit_and_others_do_not(name: str) -> None:
+    options = prompt(name)
+    for dtype in (torch.float32, torch.bfloat16):
+        model = zoo.build(name, "sdpa", dtype)
+        before = zoo.output(model, **options)
+        for rate in ("softplus", "sigmoid", "signed", "angle"):
+            floater.plug(model, clock={"rate": rate})
+            assert torch.equal(zoo.output(model, **options), before)
+            torch.nn.init.constant_(model.floater.bias, 0.5)
+            assert not torch.equal(zoo.output(model, **options), before) or rate == "angle"
+            floater.unplug(model)
+            assert torch.equal(zoo.output(model, **options), before)
+    assert "Turn" not in repr([*(m._forward_pre_hooks for m in model.modules())])
+
+
+def one_block() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
+    config = LlamaConfig(vocab_size=32, num_key_value_heads=1, initializer_range=0.3, **sizes)
+    return LlamaForCausalLM(config).eval()
+
+
+@torch.no_grad()
+def test_the_rotation_is_that_of_the_times_of_the_text() -> None:
+    """The same model without a clock, at times summed by hand, and padding on the left."""
+    model, ids = one_block(), torch.randint(3, 32, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, :4] = 0
+    floater.plug(model, clock={})
+    clocks: Any = model.floater
+    torch.nn.init.normal_(clocks.weight, std=0.5)
+    torch.nn.init.constant_(clocks.bias, 0.7)
+    actual = model(ids, attention_mask=mask, position_ids=(mask.cumsum(1) - 1).clamp(min=0)).logits
+    x = model.model.layers[0].input_layernorm(model.model.embed_tokens(ids))
+    rate = (1 + torch.exp2(x @ clocks.weight[0] + 0.7)).log2()
+    assert float(rate.std()) > 0.3
+    floater.unplug(model)
+    times = (rate * mask).cumsum(1)
+    expected = model(ids, attention_mask=mask, position_ids=times).logits
+    torch.testing.assert_close(actual[mask > 0], expected[mask > 0], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_neox", "mistral", "qwen3"])
+def test_caches_beams_and_padding_change_nothing(name: str) -> None:
+    model, options = stirred(name), prompt(name)
+    steps = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    for more in ({}, {"num_beams": 2}):
+        expected = model.generate(**options, **steps, **more, use_cache=False)
+        assert torch.equal(model.generate(**options, **steps, **more), expected)
+    ids, mask = options["input_ids"], options["attention_mask"]
+    whole = model(ids, attention_mask=mask).logits
+    cache, parts = None, []
+    for begin, end in ((0, 3), (3, 4), (4, 7)):
+        out = model(ids[:, begin:end], attention_mask=mask[:, :end], past_key_values=cache, use_cache=True)
+        cache, parts = out.past_key_values, [*parts, out.logits]
+    torch.testing.assert_close(torch.cat(parts, 1)[mask > 0], whole[mask > 0], atol=1e-5, rtol=1e-4)
+
+
+def test_sums_follow_a_cache_that_is_cropped() -> None:
+    model, ids = stirred("llama"), zoo.text(1, 7)
+    whole = model(ids).logits
+    cache = model(torch.cat([ids[:, :4], ids[:, :2]], 1), use_cache=True).past_key_values
+    cache.crop(-2)
+    rest = model(ids[:, 4:], past_key_values=cache, use_cache=True).logits
+    torch.testing.assert_close(rest, whole[:, 4:], atol=1e-5, rtol=1e-4)
+    looked = model.generate(
+        ids, max_new_tokens=6, min_new_tokens=6, do_sample=False, prompt_lookup_num_tokens=2
+    )
+    assert torch.equal(looked, model.generate(ids, max_new_tokens=6, min_new_tokens=6, do_sample=False))
+
+
+def test_files_hold_the_clock(tmp_path: Path) -> None:
+    model, ids = stirred("llama", "signed"), zoo.text()
+    expected = zoo.output(model, input_ids=ids)
+    model.save_pretrained(tmp_path / "whole")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "whole", attn_implementation="eager").eval()
+    assert torch.equal(zoo.output(loaded, input_ids=ids), expected)
+    floater.save(model, tmp_path / "clock")
+    other = zoo.build("llama")
+    floater.load(tmp_path / "clock", other)
+    assert torch.equal(zoo.output(other, input_ids=ids), expected)
+    another = zoo.build("llama")
+    floater.plug(another, clock={"rate": "softplus"})
+    with pytest.raises(PlugError, match="plugged otherwise than this model: clock is"):
+        floater.load(tmp_path / "clock", another)
+
+
+def test_gradients_through_checkpoints_are_those_without() -> None:
+    grads = []
+    for checkpoints in (False, True):
+        model = stirred("llama").train()
+        if checkpoints:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model(zoo.text(), labels=zoo.text()).loss.backward()
+        grads.append([parameter.grad for parameter in model.floater.parameters()])
+    for plain, again in zip(*grads, strict=True):
+        assert float(plain.abs().min(-1).values.max()) > 0
+        torch.testing.assert_close(again, plain)
+
+
+def test_a_frozen_model_trains_its_clocks_alone() -> None:
+    model = zoo.build("llama")
+    assert str(floater.plug(model, clock={}, freeze_model=True, blocks="input", start="small")).startswith(
+        "a clock in each of 1 blocks; "
+    )
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == {
+        "floater.weight",
+        "floater.bias",
+    }
+
+
+def test_it_refuses(tmp_path: Path) -> None:
+    for name, options, message in (
+        ("bert", {}, "a clock turns the rotation of one body of: gemma"),
+        ("llama", {"clock": {"per": "head"}}, "per='head'; .* must be 'block'"),
+        ("llama", {"clock": {"rates": 1}}, "it maps 'per' and 'rate' to values"),
+        ("llama", {"delta": 0.2}, "a clock is no flow: it goes with blocks"),
+        ("llama", {"projections": ["query"]}, "a clock is no flow"),
+    ):
+        with pytest.raises(PlugError, match=message):
+            floater.plug(zoo.build(name), **{"clock": {}, **options})
+    with pytest.raises(PositionError, match="rate is 'exp'"):
+        floater.plug(zoo.build("llama"), clock={"rate": "exp"})
+    model = stirred("llama")
+    with pytest.raises(PlugError, match="there is no vector of a position to bake"):
+        floater.bake(model, 8)
+    with pytest.raises(PlugError, match=r"kept in a DynamicCache .* this is a StaticCache"):
+        model.generate(zoo.text(), max_new_tokens=2, cache_implementation="static", disable_compile=True)
+    for code in (False, True):
+        with pytest.raises(ExportError, match="only this library computes it"):
+            export(model, tmp_path / "new", code=code)
+    plain = zoo.build("llama")
+    cache = plain(zoo.text(), use_cache=True).past_key_values
+    with pytest.raises(PlugError, match="the cache has 7 tokens and the sums of a clock for 0"):
+        model(zoo.text(), past_key_values=cache)
