@@ -118,6 +118,8 @@ def test_what_people_look_for_is_one_click_from_the_front_page(site: Path, page_
         ("CSV", "howto/own-data.html"),
         ("fine-tune", "howto/classify.html"),
         ("long documents", "howto/classify.html"),
+        ("own pairs", "tutorials/pairs.html"),
+        ("own text", "tutorials/text.html"),
     ],
 )
 def test_search_works_on_files_without_a_server(
