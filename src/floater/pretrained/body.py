@@ -145,7 +145,7 @@ class Body:
         """Compute the vectors of a site for the current forward pass."""
         assert self.current is not None
         flows: Any = self.root.floater
-        for name, vectors in flows(site, positions.query, positions.below).items():
+        for name, vectors in flows(site, positions.counted_query, positions.below).items():
             self.current.vectors[site, name] = vectors
 
     @property
