@@ -205,7 +205,7 @@ class Injection:
             raise PlugError(
                 f"{self.body.path}.{self.path} was called outside of the forward pass of "
                 f"{self.body.path or 'the model'}, so the positions of its tokens are unknown; call the "
-                "model itself, not a part of it"
+                "model itself, not a part of it, and checkpoint it by gradient_checkpointing_enable()"
             )
         call = 0
         # one use needs no count, and a compiled checkpoint must not change what lies outside of it
