@@ -21,11 +21,10 @@ CELLS = {
 }
 
 
-@pytest.fixture(scope="module")
-def results():
-    """How every encoding ends, from one process, as the device stays registered in it."""
+def run(script):
+    """Return what a script prints: it has a process of its own, in which the device stays registered."""
     run = subprocess.run(
-        [sys.executable, HERE / "read_backs.py"],
+        [sys.executable, HERE / script],
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -34,6 +33,12 @@ def results():
     )
     assert run.returncode == 0, run.stderr[-2000:]
     return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def results():
+    """How every encoding ends."""
+    return run("read_backs.py")
 
 
 @pytest.mark.parametrize("kind", ["counted", "padded"])
@@ -57,3 +62,14 @@ def test_the_page_has_the_read_backs_of_every_encoding(results):
         if name not in CELLS
     }
     assert table == measured
+
+
+def test_whole_models_are_those_of_the_cpu():
+    models = run("whole_models.py")
+    assert models.pop("a token") == 0
+    assert models.pop("a padded token") == 1  # its mask
+    assert not {name: ends["error"] for name, ends in models.items() if "error" in ends}
+    for name in ("CausalLM", "SequenceClassification", "plug gpt2"):  # the mask, and the solve
+        assert sum(models[name]["forward"].values()) == 2, name
+        assert sum(models[name]["backward"].values()) == 1, name
+    assert not any(models["extend llama yarn"].values())

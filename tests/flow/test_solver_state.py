@@ -3,6 +3,7 @@
 import pytest
 import torch
 from flow_cases import scaled
+from torch.utils.checkpoint import checkpoint
 
 from floater.flow import (
     FlowDiverged,
@@ -168,3 +169,19 @@ def test_what_inference_left_serves_training():
         solve(field, start, times)
     solve(field, start, times).sum().backward()
     assert bool(start.grad.isfinite().all())
+
+
+def test_a_checkpoint_saves_as_much_in_a_first_solve_as_in_its_repetition():
+    """The derivatives in the error measure of a new mesh counted, so that a checkpoint refused to run again."""
+    field, start, times = problem()
+    init_small_(field, 10.0)
+    state = SolverState()
+
+    def solved(start):
+        return solve(field, start, times, method="collocation", state=state)
+
+    start.requires_grad_()
+    checkpoint(solved, start, use_reentrant=False).square().sum().backward()
+    gradient, start.grad = start.grad, None
+    solved(start).square().sum().backward()
+    assert torch.equal(start.grad, gradient)

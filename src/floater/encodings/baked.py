@@ -58,8 +58,10 @@ bake more, from the model that was saved with its flow
         """
         index: Tensor | slice = positions.long()
         if not torch.compiler.is_compiling():
-            check_baked(positions, self.length)
-            index = as_slice(positions.long())
+            if below is None or below > self.length:
+                check_baked(positions, self.length)
+            if positions.device.type == "cpu":  # another device would have to be waited for
+                index = as_slice(positions.long())
         elif below is not None:  # compiled code does not look at positions
             torch._check(below <= self.length)  # type: ignore[no-untyped-call]
         else:

@@ -149,8 +149,9 @@ class FlowEncoder(nn.Module):
         Args:
             positions: (N, T), integer or real, in any order, repeated or not; N is 1 when all samples
                 of a batch share them.
-            below: In compiled code, a bound of the positions, which are whole numbers from 0 to `below` - 1:
-                each of these is solved for once. None solves for all N T positions, whose values are unknown.
+            below: A bound of the positions, which are whole numbers from 0 to `below` - 1: in compiled code
+                and on a device that would have to be waited for, each of these is solved for once. None
+                solves for the positions alone; in compiled code for all N T, whose values are unknown.
 
         Returns:
             The vectors of all blocks and names.
@@ -164,6 +165,8 @@ class FlowEncoder(nn.Module):
         """
         if torch.compiler.is_compiling():
             return self._traced(positions, below)
+        if below is not None and isinstance(positions, Tensor) and positions.device.type != "cpu":
+            return self.forward(torch.arange(below)[None]).picked(positions)
         positions = _on_cpu(positions)
         check_positions(positions)
         if self._baked and self.training and torch.is_grad_enabled() and self._learns:
@@ -373,13 +376,14 @@ class FlowEncoder(nn.Module):
 
     def _solve_span(self, end: float, last: float, *, ahead: bool) -> Solution:
         """Solve from 0 to `end`, the time of the last position, or to twice that if `ahead`."""
-        options = {name: self.solver[name] for name in ("rtol", "atol")} | {"state": self._state()}
+        state = self._state()
+        options = {name: self.solver[name] for name in ("rtol", "atol")} | {"state": state}
         start = self.start.flatten(0, 1)
 
         def solved(until: float) -> Solution:
             solution = solve_dense(self.field, start, until, **options)
             times = torch.tensor([t for t in solution.edges if t <= until])
-            _check_norms(solution.edge_values[: len(times)].to(start.dtype), times)
+            _check_norms(solution.edge_values[: len(times)].to(start.dtype), times, state.largest)
             return solution
 
         if ahead and self._baked:
@@ -401,14 +405,15 @@ class FlowEncoder(nn.Module):
             unit = self.delta * self._time_scale
         else:
             field = ScaledField(self.field, self.log_time_scale)
-        times = wanted * unit
-        vectors = solve(field, p, times, begin=begin * unit, state=self._state(), **self.solver)
-        _check_norms(vectors, times)
+        times, state = wanted * unit, self._state()
+        state.largest = math.inf
+        vectors = solve(field, p, times, begin=begin * unit, state=state, **self.solver)
+        _check_norms(vectors, times, state.largest)
         return vectors
 
-    def _state(self) -> SolverState | None:
+    def _state(self) -> SolverState:
         """Return the state of solves with gradients; those without depend on the parameters alone."""
-        return self.solver_state if torch.is_grad_enabled() else None
+        return self.solver_state if torch.is_grad_enabled() else SolverState()
 
     def _solved(self, positions: Tensor) -> tuple[FlowVectors, Tensor, Tensor]:
         """Solve at the distinct positions; also returns these and the values (U, rows, dim)."""
@@ -461,8 +466,13 @@ class FlowEncoder(nn.Module):
         return f"dim={self.dim}, blocks={self.blocks}, names={self.names}, delta={self.delta}"
 
 
-def _check_norms(vectors: Tensor, times: Tensor) -> None:
-    """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them."""
+def _check_norms(vectors: Tensor, times: Tensor, largest: float) -> None:
+    """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them.
+
+    Norms up to a bound `largest` that is small enough are not looked at, which would wait for their device.
+    """
+    if largest**2 < torch.finfo(vectors.dtype).max:
+        return
     fits = vectors.detach().square().sum(-1).isfinite().flatten(1).all(1)
     if not bool(fits.all()):
         first = float(times.detach()[int((~fits).nonzero()[0])])

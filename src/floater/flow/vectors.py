@@ -58,6 +58,21 @@ class FlowVectors:
                 rows = [row.to(weight.dtype) @ part for row, part in zip(self.rows, weight, strict=True)]
         return replace(self, rows=rows)
 
+    def picked(self, positions: Tensor) -> FlowVectors:
+        """Return the vectors at positions (N, T), whole numbers, where these are of 0, 1, 2 and so on.
+
+        Example:
+            >>> rows, keys = [torch.tensor([[5.0], [6.0]])], {(0, "q"): 0}
+            >>> vectors = FlowVectors(rows, slice(None), keys, torch.float32)
+            >>> vectors.picked(torch.tensor([[1, 0]])).at(0, "q").flatten()
+            tensor([6., 5.])
+        """
+        index = self.index
+        if isinstance(index, Tensor):
+            return replace(self, index=index[0].to(positions.device)[positions])
+        first = 0 if isinstance(index, torch.Size) or index.start is None else index.start
+        return replace(self, index=positions + first)
+
     def all(self) -> Tensor:
         """Return the vectors of every block and name at once, (N, T, blocks x names, dim)."""
         if isinstance(self.rows, Samples) and isinstance(self.index, torch.Size):

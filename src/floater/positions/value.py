@@ -85,6 +85,9 @@ class Positions:
     starts: tuple[int, int] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self._check()
+
+    def _check(self, *, lengths: bool = True) -> None:
         refuse_trace(ValueError, "a model with positions", "use torch.export, with a flow after bake")
         masks = {"key_valid": self.key_valid, "special": self.special}
         nodes = None if self.structure is None else self.structure.token_valid
@@ -104,7 +107,7 @@ class Positions:
             ids = (query_ids | key_ids)[name]
             if ids is not None and (ids.is_floating_point() or ids.is_complex()):
                 raise ValueError(f"{name} is {ids.dtype}; it must be integers")
-        if self.target_length is not None and not bool((self.target_length >= 1).all()):
+        if lengths and self.target_length is not None and not bool((self.target_length >= 1).all()):
             raise ValueError(f"target_length is {self.target_length.tolist()}; lengths must be at least 1")
 
     def but(self, **changes: Any) -> Positions:
@@ -114,8 +117,14 @@ class Positions:
             >>> Positions.arange(2).but(token=torch.tensor([[7, 8]])).below
             2
         """
-        changed = Positions(**{name: getattr(self, name) for name in self.__match_args__} | changes)
-        return changed if changes.keys() & {"query", "key"} else changed._with_range(self.below, self.starts)
+        if unknown := changes.keys() - set(self.__match_args__):
+            raise TypeError(f"positions have no {min(unknown)!r}")
+        changed = object.__new__(Positions)
+        for name in self.__match_args__:
+            object.__setattr__(changed, name, changes.get(name, getattr(self, name)))
+        changed._check(lengths="target_length" in changes)  # a look at old ones would wait for their device
+        moves = changes.keys() & {"query", "key"}
+        return changed._with_range(None if moves else self.below, None if moves else self.starts)
 
     def _with_range(self, below: int | None, starts: tuple[int, int] | None = None) -> Positions:
         """Set what is known of the positions, of a new value only, and return the value."""
@@ -309,7 +318,8 @@ class Positions:
         if key is None:
             return cls.arange(queries, offset=offset, device=mask.device)
         starts = (offset, 0) if last == length - 1 and len(key) == 1 and queries else None
-        return cls(query=key[:, offset:], key=key, key_valid=valid)._with_range(length, starts)
+        below = length if last is None else last + 1
+        return cls(query=key[:, offset:], key=key, key_valid=valid)._with_range(below, starts)
 
     @classmethod
     def packed(
@@ -370,10 +380,12 @@ class Positions:
         length = ids.shape[1]
         queries = query_count(queries, length, "the ids have")
         key, document = indices_in_documents(ids, valid)
-        whole = not torch.compiler.is_compiling() and bool(valid.all())
+        whole, last = False, length - 1
+        if key.numel() and not torch.compiler.is_compiling():
+            whole, last = torch.stack((valid.all().long(), key.max())).tolist()
         key_valid = None if whole else valid
         positions = cls(key[:, length - queries :], key, key_valid, document=document)
-        return positions._with_range(length)
+        return positions._with_range(last + 1)
 
     @classmethod
     def times(cls, times: Tensor, mask: Tensor | None = None) -> Positions:

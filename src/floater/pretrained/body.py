@@ -145,7 +145,7 @@ class Body:
         """Compute the vectors of a site for the current forward pass."""
         assert self.current is not None
         flows: Any = self.root.floater
-        for name, vectors in flows(site, positions.query, positions.below).items():
+        for name, vectors in flows(site, positions.counted_query, positions.below).items():
             self.current.vectors[site, name] = vectors
 
     @property
@@ -205,7 +205,7 @@ class Injection:
             raise PlugError(
                 f"{self.body.path}.{self.path} was called outside of the forward pass of "
                 f"{self.body.path or 'the model'}, so the positions of its tokens are unknown; call the "
-                "model itself, not a part of it"
+                "model itself, not a part of it, and checkpoint it by gradient_checkpointing_enable()"
             )
         call = 0
         # one use needs no count, and a compiled checkpoint must not change what lies outside of it

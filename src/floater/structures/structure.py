@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any
 
 import torch
@@ -15,6 +15,19 @@ from floater.structures.graph_features import distances
 from floater.structures.tree_features import ancestors, child_index, common_ancestors, depths
 
 Device = torch.device | str | None
+
+
+def _feature(derive: Callable[[Structure], Tensor]) -> cached_property[Tensor]:
+    """Return a property that is derived once, on the CPU, and kept on the structure's device."""
+
+    @wraps(derive)
+    def feature(structure: Structure) -> Tensor:
+        if structure.edges.device.type == "cpu":
+            return derive(structure)
+        kept: Tensor = getattr(structure.on_cpu, derive.__name__)
+        return kept.to(structure.edges.device)
+
+    return cached_property(feature)
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single truth value to compare by
@@ -42,6 +55,19 @@ class Structure:
     words: Tensor | None = None
 
     @property
+    def on_cpu(self) -> Structure:
+        """Return the structure on the CPU, where features are derived: their loops look at tensors often.
+
+        A structure that was moved from there keeps it, so that no device is waited for.
+        """
+        if self.edges.device.type == "cpu":
+            return self
+        if (kept := self.__dict__.get("_on_cpu")) is None:
+            kept = self.map(lambda tensor: tensor.to("cpu"))
+            object.__setattr__(self, "_on_cpu", kept)
+        return kept
+
+    @property
     def token_valid(self) -> Tensor:
         """Return (batch, T) bool, False where a token is padding."""
         return self.valid if self.words is None else self.words >= 0
@@ -49,7 +75,10 @@ class Structure:
     def map(self, change: Callable[[Tensor], Tensor]) -> Structure:
         """Return the graphs with a function applied to every tensor, such as a move to another device."""
         parents, words = (None if part is None else change(part) for part in (self.parents, self.words))
-        return Structure(change(self.edges), change(self.valid), parents, words)
+        changed = Structure(change(self.edges), change(self.valid), parents, words)
+        if self.edges.device.type == "cpu" and changed.edges.device.type != "cpu":
+            object.__setattr__(changed, "_on_cpu", self)
+        return changed
 
     def at(self, values: Tensor) -> Tensor:
         """Return values of nodes (batch, N, ...) as values of tokens (batch, T, ...)."""
@@ -62,22 +91,22 @@ class Structure:
         """Return values of pairs of nodes (batch, N, N) as values of pairs of tokens (batch, T, T)."""
         return self.at(self.at(values).transpose(1, 2)).transpose(1, 2)
 
-    @cached_property
+    @_feature
     def depth(self) -> Tensor:
         """Return `depths`."""
         return depths(self.ancestors)
 
-    @cached_property
+    @_feature
     def ancestors(self) -> Tensor:
         """Return `ancestors`."""
         return ancestors(self._parents, self.valid)
 
-    @cached_property
+    @_feature
     def common_ancestors(self) -> Tensor:
         """Return `common_ancestors`."""
         return common_ancestors(self.ancestors, self.valid)
 
-    @cached_property
+    @_feature
     def child_index(self) -> Tensor:
         """Return `child_index`."""
         return child_index(self._parents)
@@ -87,7 +116,7 @@ class Structure:
         """Return whether two nodes share an edge of either direction, (batch, N, N) bool."""
         return (self.edges > 0) | (self.edges > 0).transpose(1, 2)
 
-    @cached_property
+    @_feature
     def distance(self) -> Tensor:
         """Return the number of edges on a shortest path along their directions; see `distances`."""
         return distances(self.edges > 0)

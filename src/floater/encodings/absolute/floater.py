@@ -247,8 +247,8 @@ class Floater(PositionModel):
         vectors = {}
         for flow in self.flows:
             below = positions.below if query.numel() else 1
-            at = positions.counted_query if isinstance(flow, FlowEncoder) else query
-            solved = flow(at if query.numel() else query.new_zeros(1, 1), below=below)
+            at = positions.counted_query if query.numel() else query.new_zeros(1, 1)
+            solved = flow(at, below=below)
             if not query.numel():
                 solved = replace(solved, index=query.long())
             vectors.update(dict.fromkeys(cast(FlowEncoder | BakedFlow, flow).blocks, solved))

@@ -126,14 +126,15 @@ class SeqPE(PositionBias):
     def prepare(self, positions: Positions) -> ProductBias:
         whole_numbers(positions, "seqpe", self.max_positions)
         sides = positions.query, positions.key
-        at = torch.cat([side.flatten() for side in sides])
-        index = torch.arange(len(at), device=at.device)
-        if not torch.compiler.is_compiling():  # the number of distinct positions depends on the data
-            at, index = torch.unique(at, return_inverse=True)
+        if positions.below is None:
+            at = torch.cat([side.flatten() for side in sides])
+            index = torch.arange(len(at), device=at.device)
+            if not torch.compiler.is_compiling():  # the number of distinct positions depends on the data
+                at, index = torch.unique(at, return_inverse=True)
+            rows = torch.split(index, [side.numel() for side in sides])
+            sides = rows[0].view(sides[0].shape), rows[1].view(sides[1].shape)
+        else:
+            at = torch.arange(positions.below, device=positions.key.device)
         both = self.projections(self.vectors(at)).unflatten(-1, (2, self.spec.heads, -1))
-        rows = torch.split(index, [side.numel() for side in sides])
-        query, key = (
-            both[row.view(side.shape), n].transpose(1, 2)
-            for n, (row, side) in enumerate(zip(rows, sides, strict=True))
-        )
+        query, key = (both[side, n].transpose(1, 2) for n, side in enumerate(sides))
         return ProductBias(query * self.scale(query.shape[-1]), key)

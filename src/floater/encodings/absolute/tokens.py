@@ -75,6 +75,9 @@ def query_ends(positions: Positions) -> tuple[int, int]:
     query = positions.query
     if positions.starts is not None:
         return positions.starts[0], positions.starts[0] + query.shape[1] - 1
+    whole = query.shape == positions.key.shape and query.numel() and not torch.compiler.is_compiling()
+    if positions.below is not None and whole:
+        return 0, positions.below - 1
     first, last = torch.stack(query.aminmax()).tolist() if query.numel() else (0, 0)
     return first, last
 

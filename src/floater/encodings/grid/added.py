@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.floater import learned_field
+from floater.encodings.absolute.tokens import query_ends
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
@@ -116,7 +117,8 @@ class GridLearned(AddedVectors):
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, self.axes, "learned_grid")
         if query.numel():
-            low, high = (float(end) for end in query.aminmax())
+            text = positions.coordinates is None
+            low, high = query_ends(positions) if text else torch.stack(query.aminmax()).tolist()
             if low < 0 or high > self.spec.max_length - 1:
                 far = low if low < 0 else high
                 raise PositionError(
@@ -215,6 +217,9 @@ class GridFloater(AddedVectors):
         query, _ = coordinates(positions, len(self.flows), "floater_grid")
         if not query.numel():
             return None
+        if positions.coordinates is None:  # a text, whose positions may be known without a look at them
+            return [flow(positions.counted_query, below=positions.below) for flow in self.flows]
+        query = query if query.requires_grad or torch.compiler.is_compiling() else query.to("cpu")
         return [flow(query[..., axis]) for axis, flow in enumerate(self.flows)]
 
     def vectors(self, state: list[FlowVectors] | None, layer: int) -> Tensor:

@@ -102,7 +102,8 @@ class Distances:
             Grouped ones (`Positions.group`) may repeat.
         index: (batch or 1, T, S), index of each pair's distance; None for the skewed view, then N = T + S.
         shape: T and S.
-        first: for the skewed view, the first of `values` if they are consecutive; None if they are grouped.
+        first: the first of `values` if they are known to be consecutive; None of the skewed view if they are
+            grouped.
 
     Example:
         >>> distances = Distances.of(Positions.arange(2), "shaw")
@@ -143,7 +144,7 @@ class Distances:
         if not skewed and below is not None and (limit is None or below <= limit):
             far = below - 1 if reach is None else min(below - 1, reach)
             values = torch.arange(-far, far + 1, device=key.device)
-            return cls(values, positions.delta.clamp(-far, far) + far, shape)
+            return cls(values, positions.delta.clamp(-far, far) + far, shape, -far)
         if skewed:
             t, s = starts(positions)
             first = s - (t + shape[0] - 1)
@@ -162,10 +163,24 @@ class Distances:
             low, high = max(low, -reach), min(high, reach)
             delta = delta.clamp(-reach, reach)
         if high - low < sum(shape):
-            return cls(torch.arange(low, high + 1, device=key.device), delta - low, shape)
+            return cls(torch.arange(low, high + 1, device=key.device), delta - low, shape, low)
         # Timestamps may be too far apart for an entry per distance: keep the distances that occur.
         values, index = torch.unique(delta, return_inverse=True)
         return cls(values, index, shape)
+
+    @property
+    def counted(self) -> Tensor:
+        """Return `values` for a reader on the CPU: counted there if they are known to be consecutive.
+
+        A copy from another device would wait for all its work.
+
+        Example:
+            >>> Distances.of(Positions.arange(2, device="meta"), "shaw").counted
+            tensor([-1,  0,  1,  2])
+        """
+        if self.first is None or torch.compiler.is_compiling():
+            return self.values
+        return torch.arange(self.first, self.first + len(self.values))
 
     @classmethod
     def from_spacing(cls, positions: Positions, step: float) -> Distances:

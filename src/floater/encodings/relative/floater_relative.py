@@ -186,11 +186,13 @@ class FloaterRelative(PositionBias):
         """Return the biases at a list of distances, each computed once."""
         if self.baked is not None:
             return BiasTable(self._stored(distances), distances)
-        return BiasTable(self._listed(distances.values.double(), self.decay), distances)
+        return BiasTable(
+            self._listed(distances.values.double(), self.decay, distances.counted.double()), distances
+        )
 
-    def _listed(self, delta: Tensor, decay: Tensor | None) -> Tensor:
-        """Return the biases (U, blocks, heads) at distances (U,)."""
-        solved = self._solved(self._log(delta), delta)
+    def _listed(self, delta: Tensor, decay: Tensor | None, counted: Tensor | None = None) -> Tensor:
+        """Return the biases (U, blocks, heads) at distances (U,), which `counted` may have on the CPU."""
+        solved = self._solved(self._log(delta if counted is None else counted), delta)
         vectors = solved.vectors.all()[0, :-1]
         rows = vectors.view(len(vectors), self.spec.layers, -1, self.spec.heads)
         return self._biases(rows.unbind(2), solved.delta[:, None], decay)

@@ -100,10 +100,8 @@ class XPos(PositionModel):
         sin, cos = waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim / 2)
         if torch.compiler.is_compiling() and positions.below is not None:
             far = float(positions.below)
-        elif positions.starts is not None:
-            far = float(query_ends(positions)[1])
         else:
-            far = float(query.abs().max()) if query.numel() else 0.0
+            far = float(max(map(abs, query_ends(positions))))
         largest = far / self.scale_base * math.log((1 + _GAMMA) / _GAMMA)
         return XPosState((sin * factor, cos * factor), (sin / factor, cos / factor), largest, far)
 

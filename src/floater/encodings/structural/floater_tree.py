@@ -92,8 +92,9 @@ class FloaterTree(FloaterRelative, Structured):
         super().__init__(spec, width=width, hidden=hidden, clip=clip, start=start, tail=tail, solver=solver)
 
     def prepare(self, positions: Positions) -> BiasTable:
-        length = path_lengths(self.structure(positions))
+        structure = self.structure(positions)
+        length = path_lengths(structure.on_cpu)
         reach = int(length.abs().max()) if length.numel() else 0
-        values = torch.arange(-reach, reach + 1, device=length.device)
+        values = torch.arange(-reach, reach + 1, device=structure.edges.device)
         shape = length.shape[1], length.shape[2]
-        return self.bias_table(Distances(values, length + reach, shape))
+        return self.bias_table(Distances(values, (length + reach).to(values.device), shape, -reach))

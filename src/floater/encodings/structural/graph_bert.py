@@ -70,10 +70,10 @@ class GraphBert(Structured, AddedVectors):
 
     def numbers(self, positions: Positions) -> Tensor:
         """Return the colour, rank and distance of every token, (batch or 1, T, 3)."""
-        structure = self.structure(positions)
+        device, structure = positions.key.device, self.structure(positions).on_cpu
         neighbours, valid = structure.neighbours, structure.valid
         if not valid.shape[1]:
-            return structure.at(neighbours.new_zeros(*valid.shape, 3, dtype=torch.long))
+            return structure.at(neighbours.new_zeros(*valid.shape, 3, dtype=torch.long)).to(device)
         # values that differ by rounding only are equal
         near = intimacy(neighbours, self.restart, starts=1)[:, 0].round(decimals=12)
         near[:, 0] = torch.inf
@@ -81,7 +81,7 @@ class GraphBert(Structured, AddedVectors):
         steps = distances(neighbours, starts=1)[:, 0]
         steps = torch.where(steps < 0, valid.sum(-1, keepdim=True), steps)
         numbers = torch.stack([wl_colours(neighbours, valid, self.rounds), rank, steps], dim=-1)
-        return structure.at(numbers * valid[..., None])
+        return structure.at(numbers * valid[..., None]).to(device)
 
     def prepare(self, positions: Positions) -> Tensor:
         return sinusoid(self.numbers(positions), self.spec.dim, dtype=self.dtype).sum(-2)

@@ -94,14 +94,17 @@ class GraphGRU(Structured):
             nn.init.xavier_uniform_(weight)
 
     def prepare(self, positions: Positions) -> PairVectors:
-        paths = Paths(self.structure(positions), self.labels, name_of(self))
+        structure = self.structure(positions)
+        paths = Paths(structure.on_cpu, self.labels, name_of(self))
         index = torch.arange(paths.rows.shape[1], device=paths.rows.device)
         backward = paths.rows.gather(1, (paths.lengths[:, None] - 1 - index).clamp(min=0))
         last = [
             self._last(rows, paths.lengths, suffix)
             for rows, suffix in ((paths.rows, ""), (backward, "_reverse"))
         ]
-        return PairVectors(self.output(torch.cat(last, dim=-1))[paths.sample_rows], paths.pair)
+        return PairVectors(
+            self.output(torch.cat(last, dim=-1))[paths.sample_rows], paths.pair.to(structure.edges.device)
+        )
 
     def _last(self, rows: Tensor, lengths: Tensor, suffix: str) -> Tensor:
         """Return the GRU's last states (R, dim / 2), with a step for each distinct beginning of a sequence.

@@ -87,7 +87,8 @@ class Laplacian(Structured):
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Return the eigenvectors (batch or 1, T, k), and the mask (batch or 1, 1, T, T), or None."""
         structure = self.structure(positions)
-        vectors = laplacian_vectors(structure.neighbours, structure.valid, self.count)
+        derived = structure.on_cpu
+        vectors = laplacian_vectors(derived.neighbours, derived.valid, self.count).to(structure.edges.device)
         if self.training:
             sign = torch.randint(0, 2, (len(vectors), 1, self.count), device=vectors.device) * 2 - 1
             vectors = vectors * sign

@@ -143,11 +143,10 @@ class SPRRelative(Structured):
             nn.init.normal_(table, std=table.shape[-1] ** -0.5)
 
     def prepare(self, positions: Positions) -> tuple[slice, Tensor]:
-        relations = tree_relations(self.structure(positions)).clamp(-self.reach, self.reach) + self.reach
-        if not relations.numel():
-            return slice(0), relations
-        low, high = int(relations.min()), int(relations.max())
-        return slice(low, high + 1), relations - low
+        structure = self.structure(positions)
+        relations = tree_relations(structure.on_cpu).clamp(-self.reach, self.reach) + self.reach
+        low, high = map(int, relations.aminmax()) if relations.numel() else (0, -1)
+        return slice(low, high + 1), (relations - low).to(structure.edges.device)
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[tuple[slice, Tensor]]) -> Tensor | None:
         if context.layer not in self.blocks:

@@ -97,6 +97,7 @@ class Paths:
     """
 
     def __init__(self, structure: Structure, labels: int, name: str) -> None:
+        device, structure = structure.edges.device, structure.on_cpu
         if structure.edges.numel() and int(structure.edges.max()) > labels:
             raise PositionError(
                 f"{name} has labels 0 to {labels - 1} (option labels); an edge has label "
@@ -106,11 +107,11 @@ class Paths:
         rows = F.pad(rows, (0, 0 if rows.shape[1] else 1, 0, 1))
         rows[0, 0], rows[-1, 0] = 2 * labels + 1, 2 * labels + 2  # one more, as symbols of edges
         pair = pair.remainder(len(rows))  # no path is the last row
-        self.lengths = (rows > 0).sum(-1)
-        self.rows = (rows - 1).clamp(min=0)
+        self.lengths = (rows > 0).sum(-1).to(device)
+        self.rows = (rows - 1).clamp(min=0).to(device)
         distinct = [torch.unique(sample, return_inverse=True) for sample in pair]
-        self.sample_rows = pad_sequence([numbers for numbers, _ in distinct], batch_first=True)
-        self.pair = structure.between(torch.stack([index for _, index in distinct]))
+        self.sample_rows = pad_sequence([numbers for numbers, _ in distinct], batch_first=True).to(device)
+        self.pair = structure.between(torch.stack([index for _, index in distinct])).to(device)
 
     @property
     def valid(self) -> Tensor:

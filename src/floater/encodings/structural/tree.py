@@ -99,6 +99,7 @@ class Tree(Structured, AddedVectors):
 
     def prepare(self, positions: Positions) -> Tensor:
         structure = self.structure(positions)
+        device, structure = structure.edges.device, structure.on_cpu
         parents, branch, way = structure.parents, structure.child_index, structure.ancestors
         assert parents is not None
         if self.binary:
@@ -117,10 +118,10 @@ class Tree(Structured, AddedVectors):
             branch.masked_fill(parents < 0, -1)[:, :, None].expand_as(way).gather(1, way.clamp(min=0)),
         )
         pushed = F.one_hot(steps + 1, self.branching + 1)[..., 1:]  # (batch, N, depth, branching)
-        return structure.at(self._weighted(pushed))
+        return self._weighted(structure.at(pushed).to(device))
 
     def _weighted(self, pushed: Tensor) -> Tensor:
-        """Map (batch, N, depth, branching) to (batch, N, dim)."""
+        """Map (batch, T, depth, branching) to (batch, T, dim)."""
         if not self.weighted:
             encoded = pushed.flatten(2).to(torch.get_default_dtype())
         else:

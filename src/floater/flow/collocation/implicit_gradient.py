@@ -86,25 +86,36 @@ class _Implicit(torch.autograd.Function):
         form, mesh, plan, rtol = ctx.form, ctx.mesh, ctx.plan, _CHANGE * ctx.rtol
         states, start, *parameters = ctx.saved_tensors
         (velocity_cotangents,) = cotangents
-        if not bool(torch.stack(velocity_cotangents.aminmax()).isfinite().all()):
-            # A loss scale was too large: NaN gradients report it, as from any other operation.
-            return *6 * (None,), *(torch.full_like(x, torch.nan) for x in (start, *parameters))
         linear = form.linearize(mesh.times, states)
         state_cotangents = linear.velocity_vjp(velocity_cotangents)
         arguments = (form, linear, mesh, state_cotangents, rtol)
         counts = None if form.implicit else plan.backward.get(len(states))
         try:
             if form.implicit:
+                if not _finite(velocity_cotangents):
+                    return _nan_gradients(start, parameters)
                 start_cotangent, f_cotangents = newton.solve_adjoint(linear, mesh, state_cotangents, ctx.rtol)
                 return _gradients(linear, start_cotangent, f_cotangents, velocity_cotangents, parameters)
             excess = torch.inf
             if counts is not None:
+                # NaN if a cotangent is not finite, which is so found without a look at the cotangents
                 start_cotangent, f_cotangents, _, excess = solve_adjoint(*arguments, counts)
             if not excess <= _SERVES:
+                if not _finite(velocity_cotangents):
+                    return _nan_gradients(start, parameters)
                 start_cotangent, f_cotangents, plan.backward[len(states)], _ = solve_adjoint(*arguments)
         except NotConverged as error:
             raise FlowDiverged(error.time, f"in the backward pass: {error}") from error
         return _gradients(linear, start_cotangent, f_cotangents, velocity_cotangents, parameters)
+
+
+def _finite(cotangents: Tensor) -> bool:
+    return bool(torch.stack(cotangents.aminmax()).isfinite().all())
+
+
+def _nan_gradients(start: Tensor, parameters: Sequence[Tensor]) -> tuple[Any, ...]:
+    """Return what reports that a loss scale was too large, as from any other operation."""
+    return *6 * (None,), *(torch.full_like(x, torch.nan) for x in (start, *parameters))
 
 
 def _gradients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -65,6 +66,7 @@ class SolverState(Derived):
     Args:
         problem: The conditions of the plan other than the weights, as text that is equal in all processes.
         plan: The plan of the last solve by collocation; None before the first.
+        largest: A bound of the norms of rows in the last solve by collocation; infinite if there is none.
 
     Example:
         >>> import torch
@@ -77,6 +79,7 @@ class SolverState(Derived):
 
     problem: str = ""
     plan: Plan | None = None
+    largest: float = math.inf
 
     def use(self, problem: str, end: float) -> Plan | None:
         """Return the plan if it is for this problem, reaches `end` and may still be used.

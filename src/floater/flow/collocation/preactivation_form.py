@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.flow.collocation.state_form import StateForm
+from floater.flow.collocation.state_form import StateForm, inner_graph
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.units import steepest, unresolved
 from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField
@@ -150,7 +150,7 @@ class _LinearizedPreactivations:
 
 def _slopes(layers: Layers, states: Tensor) -> tuple[Tensor, Tensor]:
     """Return the slopes of the activations at preactivations, and the activations before their shift."""
-    with torch.enable_grad():
+    with inner_graph():
         z = states.detach().requires_grad_()
         a = layers.activate(z)
         (slope,) = torch.autograd.grad(a.sum(), z)

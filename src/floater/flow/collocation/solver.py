@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from floater.flow.collocation.error_control import (
 from floater.flow.collocation.fixed_point import NotConverged, solve_states
 from floater.flow.collocation.formulation import Formulation, formulate
 from floater.flow.collocation.implicit_gradient import differentiable_velocities
-from floater.flow.collocation.mesh import mesh_of
+from floater.flow.collocation.mesh import Mesh, mesh_of
 from floater.flow.collocation.mesh_selection import NoMesh, Stiff, choose_edges
 from floater.flow.collocation.newton import solve_velocities
 from floater.flow.collocation.plan import Plan, SolverState
@@ -134,7 +135,9 @@ def solve_dense(
                     plan = Plan(edges, factor, attempt.wide, implicit=form.implicit)
                     state.problem, state.plan = problem, plan
                 counts = plan.forward if attempt.known_iterations else None
-                solution, solved, error, time = _solve_on(plan, counts, form, start, end, rtol, atol)
+                solution, solved, error, time, state.largest = _solve_on(
+                    plan, counts, form, start, end, rtol, atol
+                )
             except FlowDiverged as diverged:
                 outcome, tighter, failure = Outcome.NO_MESH, 1.0, diverged
             except NotConverged as stuck:
@@ -174,12 +177,12 @@ def _solve_on(
     end: float,
     rtol: float,
     atol: float,
-) -> tuple[Solution, Solved, float, float]:
+) -> tuple[Solution, Solved, float, float, float]:
     """Solve on the mesh of a plan.
 
     Returns:
-        The solution, its values at the nodes, its estimated error in tolerances, and the time around which
-        most of the error arises.
+        The solution, its values at the nodes, its estimated error in tolerances, the time around which
+        most of the error arises, and a bound of the norms of rows.
     """
     depth = 1 if form.implicit else pipeline_depth(start.device)
     mesh = mesh_of(plan.until(end), depth, form.dtype, start.device)
@@ -205,15 +208,27 @@ def _solve_on(
         errors.sum(0).max(),
         errors.amax(1).argmax(),
         form.steepest(mesh.times.flatten(), states.flatten(0, 1)),
+        _largest(mesh, solution.edge_values, velocities.detach()),
     )
-    error, worst, steepest = torch.stack([number.to(errors.dtype) for number in numbers]).tolist()
+    error, worst, steepest, largest = torch.stack([number.to(errors.dtype) for number in numbers]).tolist()
     if not math.isfinite(error):
         check_finite(start)
     elif steepest > 1:
         errors = errors + unresolved_errors(form, mesh, states, solution.edge_values, rtol, atol)
         error, worst = float(errors.sum(0).max()), float(errors.amax(1).argmax())
     solved = Solved(mesh, states, velocities.detach(), solution.edge_values)
-    return solution, solved, error, mesh.edges[int(worst) + 1]
+    return solution, solved, error, mesh.edges[int(worst) + 1], largest
+
+
+def _largest(mesh: Mesh, edge_values: Tensor, velocities: Tensor) -> Tensor:
+    """Return a bound of the norms of rows on the whole mesh.
+
+    Within an interval a row moves by at most 2 of its lengths times the largest velocity at its nodes: the
+    integrals of the eight polynomials of Lagrange add up to less than that.
+    """
+    longest = max(right - left for left, right in pairwise(mesh.edges))
+    at_edges, between = (torch.linalg.vector_norm(x, dim=-1).max() for x in (edge_values, velocities))
+    return at_edges + 2 * longest * between
 
 
 def check_finite(start: Tensor) -> None:

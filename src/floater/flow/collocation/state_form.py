@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -81,13 +82,28 @@ class StateForm:
         return LinearizedStates(self, times, states)
 
 
+@contextmanager
+def inner_graph() -> Iterator[None]:
+    """Record operations for a derivative within a solve, unseen by a checkpoint around it.
+
+    A checkpoint counts the tensors that are saved, and the error measure of a new mesh saves more of them than
+    the solve that repeats it.
+    """
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
+        yield
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 class LinearizedStates:
     """A `Linearization`: the graphs of the field, one for each interval, as these converge one by one."""
 
     def __init__(self, form: StateForm, times: Tensor, states: Tensor) -> None:
         form._dynamics.bind()
         self._graphs: list[tuple[Tensor, Tensor]] = []
-        with torch.enable_grad():
+        with inner_graph():
             for t, y in zip(times, states, strict=True):
                 leaf = y.detach().requires_grad_()
                 self._graphs.append((leaf, form.state_term(t, leaf)))

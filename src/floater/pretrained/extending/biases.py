@@ -180,8 +180,8 @@ class Buckets(nn.Module):
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (T, S, heads) at the distances (T, S) of all pairs."""
         refuse_trace(ExtendError, "a model with an extended bias", "trace the model before it is extended")
-        low = int(distances.min())
-        every = torch.arange(low, int(distances.max()) + 1, device=distances.device)
+        low, high = torch.stack(distances.aminmax()).tolist()
+        every = torch.arange(low, high + 1, device=distances.device)
         return F.embedding(distances - low, continued_bias(self.flow, self.trained, every, self.old))
 
 
@@ -234,7 +234,7 @@ class Linear:
         low, high = 1 - positions.length, positions.query.shape[1] - 1
         if not positions.counts_up:
             delta = positions.key[:, None, :] - positions.query[:, :, None]
-            low, high = int(delta.min()), int(delta.max())
+            low, high = torch.stack(delta.aminmax()).tolist()
         every = torch.arange(low, high + 1, device=argument.device)
         table = continued_bias(self.flow, self.trained, every, self.old)
         table = (table - self.trained(every) if masked else table).to(argument.dtype).T.contiguous()

@@ -1,0 +1,154 @@
+"""Run whole models on the second device and print as JSON how they end: read-backs, or the error.
+
+python tests/devices/whole_models.py            # heads, plugged and extended families
+python tests/devices/whole_models.py FloaterForCausalLM "plug bert"
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from second_device import SecondDevice, counted, move, to_second
+from torch import Tensor, nn
+
+import floater
+from floater import transformer
+from floater.flow import FlowEncoder
+from floater.pretrained.extending import biases
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "benchmarks")]
+from pretrained import extended, zoo  # noqa: E402
+from small_models import small_config  # noqa: E402
+
+MASK = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
+IDS = 3 + torch.arange(21).view(3, 7) % 8
+BATCH = {"input_ids": IDS, "attention_mask": MASK}
+LABEL = torch.tensor([1, 0, 1])
+HEADS: dict[str, dict[str, Tensor]] = {
+    "CausalLM": {"labels": IDS},
+    "MaskedLM": {"labels": IDS},
+    "SequenceClassification": {"labels": LABEL},
+    "TokenClassification": {"labels": IDS % 2},
+    "QuestionAnswering": {"start_positions": LABEL, "end_positions": LABEL + 2},
+    "MultipleChoice": {"labels": LABEL[:1]},
+    "ConditionalGeneration": {"decoder_input_ids": IDS, "labels": IDS},
+}
+PLUGGED = ("bert", "vit", "gpt2", "gemma2", "t5", "whisper")
+EXTENDED = {
+    "gpt2": ("flow", "repeat", "hierarchical"),
+    "whisper": ("interpolation",),
+    "t5": ("flow",),
+    "bloom": ("flow",),
+    "modernbert": ("linear",),
+    "llama": ("dynamic", "yarn", "longrope", "clex", "self_extend", "log_n", "dropped"),
+}
+
+
+def head(name: str) -> nn.Module:
+    """Build a small model of this library with FLOATER."""
+    kind: Any = getattr(transformer, f"FloaterFor{name}")
+    return kind(small_config("floater", num_labels=2, decoder_layers=1))  # type: ignore[no-any-return]
+
+
+def plugged(name: str) -> nn.Module:
+    """Build a pretrained family's small model with a flow whose vectors differ from place to place."""
+    model = zoo.build(name)
+    floater.plug(model)
+    zoo.noisy(model)
+    return model  # type: ignore[no-any-return]
+
+
+def subjects() -> dict[str, tuple[Callable[[], nn.Module], dict[str, Tensor]]]:
+    """Return the models with their inputs."""
+    choices = {key: part[None] for key, part in BATCH.items()}
+    models: dict[str, tuple[Callable[[], nn.Module], dict[str, Tensor]]] = {}
+    for name, labels in HEADS.items():
+        models[name] = partial(head, name), (choices if name == "MultipleChoice" else BATCH) | labels
+    for name in PLUGGED:
+        models[f"plug {name}"] = partial(plugged, name), zoo.inputs(name)
+    for name, methods in EXTENDED.items():
+        for method in methods:
+            build = partial(extended.extended, name, method)
+            models[f"extend {name} {method}"] = build, extended.build_inputs(name, 70)
+    return models
+
+
+def step(model: Any, inputs: dict[str, Any]) -> tuple[list[Tensor | None], dict[str, int], dict[str, int]]:
+    """Run a training step; return the outputs and gradients, and what was read in its two passes."""
+    torch.manual_seed(3)
+    with counted() as reads:
+        outputs = [x for x in model(**inputs).values() if isinstance(x, Tensor) and x.requires_grad]
+        forward = dict(reads)
+        reads.clear()
+        torch.stack([x.square().sum() for x in outputs]).sum().backward()
+        backward = dict(reads)
+    return [*(x.detach() for x in outputs), *(p.grad for p in model.parameters())], forward, backward
+
+
+def run(build: Callable[[], nn.Module], inputs: dict[str, Tensor]) -> dict[str, Any]:
+    """Compare a training step with the CPU's.
+
+    Raises:
+        AssertionError: if results or gradients differ.
+    """
+    here = build().eval()
+    there = move(copy.deepcopy(here))
+    expected, _, _ = step(here, inputs)
+    remote = {name: to_second(x) for name, x in inputs.items()}
+    with SecondDevice():
+        if any(isinstance(part, FlowEncoder) for part in there.modules()):
+            for _ in range(2):  # the first step selects a mesh, the second counts its iterations
+                step(there, remote)
+                there.zero_grad()
+        results, forward, backward = step(there, remote)
+    largest = max(float(x.abs().max()) for x in expected if x is not None)
+    for theirs, mine in zip(results, expected, strict=True):
+        assert (mine is None) == (theirs is None), "a parameter without gradient on one device"
+        if mine is not None:
+            # more intervals are iterated together there: vectors differ within the solver's tolerance
+            torch.testing.assert_close(theirs.inner, mine, rtol=1e-4, atol=1e-5 * largest)
+    return {"forward": forward, "backward": backward}
+
+
+def reads_of_a_token(padded: bool) -> int:
+    """Count what a baked language model reads for one more token, from its cache."""
+    model = head("CausalLM").eval()
+    model.bake(16)  # type: ignore[operator]
+    move(model)
+    mask = to_second(MASK) if padded else None
+    with SecondDevice(), torch.no_grad(), counted() as reads:
+        kept = model(
+            to_second(IDS[:, :-1]), attention_mask=None if mask is None else mask[:, :-1], use_cache=True
+        )
+        reads.clear()
+        model(to_second(IDS[:, -1:]), attention_mask=mask, past_key_values=kept.past_key_values)
+        return sum(reads.values())
+
+
+def main(names: list[str]) -> None:
+    biases.STEPS, biases.POINTS = 1, 20  # a fit need not be close
+    results: dict[str, Any] = {}
+    if not names:
+        results["a token"], results["a padded token"] = reads_of_a_token(False), reads_of_a_token(True)
+    for name, (build, inputs) in subjects().items():
+        if not names or name in names:
+            try:
+                results[name] = run(build, inputs)
+            except Exception as error:  # the test reports it
+                lines = traceback.extract_tb(error.__traceback__)
+                line = next((x for x in reversed(lines) if "site-packages" not in x.filename), lines[-1])
+                message = f"{type(error).__name__}: {error} ({line.filename}:{line.lineno})"
+                results[name] = {"error": message}
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
