@@ -230,6 +230,30 @@ def test_an_adapter_does_not_run_without_what_its_base_had(tmp_path: Path, chang
         PeftModel.from_pretrained(changed(plain()), str(tmp_path / f"{i}"))
 
 
+@pytest.mark.parametrize("method", ["yarn", "clex"])
+def test_an_adapter_trained_at_another_scale_is_refused(method: str, tmp_path: Path) -> None:
+    """The configuration of LoRA says nothing about positions but the name of its base."""
+
+    def longer(length: int, name: str) -> Any:
+        model = zoo.build("llama")
+        floater.extend(model, length, name)
+        return model
+
+    adapted(longer(256, method)).save_pretrained(tmp_path / "adapter")
+    reason = (
+        f"the adapter's base is extended from 64 to 256 by '{method}', and this LlamaForCausalLM is extended"
+    )
+    for other in (longer(128, method), longer(256, "linear")):
+        with pytest.raises(PlugError, match=reason):
+            PeftModel.from_pretrained(other, str(tmp_path / "adapter"))
+    PeftModel.from_pretrained(longer(256, method), str(tmp_path / "adapter"))
+    longer(256, "clex").save_pretrained(tmp_path / "base")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    adapted(base).save_pretrained(tmp_path / "of_folder")
+    with pytest.raises(PlugError, match="is extended by .*'new': 256.* and this LlamaForCausalLM by .*128"):
+        PeftModel.from_pretrained(longer(128, "clex"), str(tmp_path / "of_folder"))
+
+
 class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
     """Inputs of a model, row by row."""
 

@@ -244,15 +244,28 @@ def load_config(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: A
 
 
 def _check_adapters(model: Any) -> None:
-    """Refuse adapters of PEFT whose base was plugged or extended, if the model is neither."""
+    """Refuse adapters of PEFT whose base was plugged or extended, if the model is neither or is other."""
+    kind, here = type(model).__name__, str(getattr(model, "name_or_path", None))
     for adapter in (getattr(model, "peft_config", None) or {}).values():
         base = adapter.base_model_name_or_path
-        if _is_changed(model) or base is None or base == getattr(model, "name_or_path", None):
+        if base is None or base == here:
             continue
-        if base == UNSAVED or not {KEY, "floater"}.isdisjoint(read_config(base)):
+        how, mine = base.removeprefix(f"{UNSAVED}; "), here.removeprefix(f"{UNSAVED}; ")
+        config = {} if how != base else read_config(base)
+        if how != base and mine != here:
             raise PlugError(
-                f"this {type(model).__name__} is neither plugged nor extended, but the adapter's base is "
-                f"({base}); load the adapter into that"
+                f"the adapter's base is {how}, and this {kind} is {mine}; extend it as that model"
+            )
+        settings = json.loads(json.dumps(extension_settings(model)))
+        if settings and config.get(KEY, settings) != settings:
+            raise PlugError(
+                f"the adapter's base, {base}, is extended by {config[KEY]}, and this {kind} by {settings}; "
+                "extend it as that model"
+            )
+        if not _is_changed(model) and (base.startswith(UNSAVED) or not {KEY, "floater"}.isdisjoint(config)):
+            raise PlugError(
+                f"this {kind} is neither plugged nor extended, but the adapter's base is ({base}); load the "
+                "adapter into that"
             )
 
 

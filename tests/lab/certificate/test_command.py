@@ -109,7 +109,8 @@ def test_gguf_and_other_models_are_refused(folder, capsys):
     Path("gguf").mkdir()
     Path("gguf/model.gguf").write_bytes(b"GGUF")
     words = ["128", "--prove", "text.txt", "--report", "r"]
-    assert "holds GGUF, which is read only; convert it" in refused(capsys, "gguf", *words)
+    for more in (words, ["128", "--to", "longer"]):
+        assert "holds GGUF, which is read only; convert it" in refused(capsys, "gguf", *more)
     config = json.loads(Path("model/config.json").read_text()) | {"architectures": ["LlamaModel"]}
     Path("model/config.json").write_text(json.dumps(config))
     assert "LlamaModel is neither" in refused(capsys, "model", str(ROOM), *words[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import psutil
@@ -109,11 +108,6 @@ def subject(folder: str, length: int, method: Method | None = None) -> Subject:
             there is.
         ExtendError: if the model cannot be extended to this length, or not by this method.
     """
-    if [*Path(folder).glob("*.gguf")] and not (Path(folder) / "config.json").is_file():
-        raise DataError(
-            f"{folder} holds GGUF, which is read only; convert it: load it with gguf_file= and accelerate, "
-            "set hf_quantizer = None and is_quantized = False, delete config.quantization_config, and save it"
-        )
     config = read_config(folder)
     architecture = [*(config.architectures or ()), "none"][0]
     causal = architecture in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()

@@ -119,9 +119,10 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
             raise ExtendError(
                 f"{name} cannot be extended: {type(error).__name__}: {first_line(error)}"
             ) from error
-    rename(model, UNSAVED)
+    origin = f"{UNSAVED}; extended from {summary.old} to {summary.new} by {summary.method!r}"
+    rename(model, origin)
     if (state := plugged(model)) is not None:  # `unplug` restores this name, but the model stays extended
-        state.origin = UNSAVED
+        state.origin = origin
     if hasattr(model, KEY):
         warn_of_adapters(outer, KEY, "extend")
     return summary

@@ -264,8 +264,13 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
         changes: new values of existing fields.
 
     Raises:
-        DataError: if the configuration cannot be read, has no such field, or a value is not valid.
+        DataError: if the configuration cannot be read or is GGUF's, has no such field, or a value is not valid.
     """
+    if [*Path(folder).glob("*.gguf")] and not (Path(folder) / "config.json").is_file():
+        raise DataError(
+            f"{folder} holds GGUF, which is read only; convert it: load it with gguf_file= and accelerate, "
+            "set hf_quantizer = None and is_quantized = False, delete config.quantization_config, and save it"
+        )
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
