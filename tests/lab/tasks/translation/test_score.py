@@ -58,7 +58,7 @@ def test_a_run_on_moses_tokens_reads_and_writes_plain_text(
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     read: list[str] = []
 
-    def repeat(model: object, tokenizer: object, lines: list[str], decoding: object) -> list[str]:
+    def repeat(model: object, tokenizer: object, lines: list[str], *others: object) -> list[str]:
         read.extend(lines)
         return lines
 

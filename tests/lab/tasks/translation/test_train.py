@@ -82,9 +82,11 @@ def test_a_validation_counts_translations_that_do_not_end_and_has_the_limit_of_t
 ) -> None:
     limits = set[float]()
 
-    def watched(model: Any, tokenizer: Any, lines: Any, decoding: Decoding) -> tuple[list[str], int]:
+    def watched(
+        model: Any, tokenizer: Any, lines: Any, decoding: Decoding, fields: Any
+    ) -> tuple[list[str], int]:
         limits.add(decoding.max_ratio)
-        return translate_and_count(model, tokenizer, lines, decoding)
+        return translate_and_count(model, tokenizer, lines, decoding, fields)
 
     monkeypatch.setattr("floater.lab.tasks.translation.validation.translate_and_count", watched)
     monkeypatch.setattr("floater.lab.tasks.translation.decode.MARGIN", 1)
