@@ -34,7 +34,7 @@ def test_a_stack_is_counted_without_its_starting_vectors(tmp_path: Path, positio
     assert actual["position_parameters_of_a_stack"] == stack
     starts = 2 * 2 * 128 if stack else 0  # of two blocks in each stack
     assert actual["position_parameters"] == 2 * stack + starts
-    shown = {0: "0", stack: f"{2 * stack + starts:,} ({stack:,})"}[stack]
+    shown = f"{2 * stack + starts:,} ({stack:,})" if stack else "0"
     assert tables._positions(actual).text == shown
 
 

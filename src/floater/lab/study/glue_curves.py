@@ -50,9 +50,13 @@ def curves(runs: Sequence[Finished]) -> dict[str, Curves]:
 def draw(runs: Sequence[Finished]) -> Iterator[tuple[str, Figure]]:
     """Yield the name of each figure's files and the figure, which must be saved while `figures.themed`."""
     for what, by_name in curves(runs).items():
-        series = {name: ([x for x, _ in points], [y for _, y in points]) for name, points in by_name.items()}
-        name = f"steps-{what.replace(' ', '-')}"
-        yield name, figures.lines(series, "steps of the pre-training", what)
+        series = {
+            name: ([step / 1000 for step, _ in points], [score for _, score in points])
+            for name, points in by_name.items()
+        }
+        figure = figures.lines(series, "steps of the pre-training, in thousands", what)
+        figure.draw_without_rendering()  # its layout, which is kept as the figure is saved
+        yield f"steps-{what.replace(' ', '-')}", figure
 
 
 def _pretrained(path: Path) -> tuple[str, int] | None:

@@ -78,6 +78,8 @@ def test_a_plugged_checkpoint_learns_to_choose(
     scored = evaluate(run, str(folder / "dev"))
     actual, letters = scored.scores, json.loads(scored.lines[0])
     assert actual == {name: result[name] for name in ("accuracy", "middle", "high")}
+    by_question = TASK.measure(run, str(folder / "dev"))
+    assert by_question.score("accuracy") == pytest.approx(actual["accuracy"], abs=0.005)
     assert predict(run, str(folder / "dev")) == list(scored.lines)
     answers = json.loads((folder / "dev" / "high" / "high1.txt").read_text())["answers"]
     right = [letters[f"high1.txt/{i}"] == answer for i, answer in enumerate(answers)]

@@ -52,6 +52,8 @@ def test_known_scores() -> None:
     questions = [question("a", "Denver Broncos", "The Broncos"), question("b", "in 2015"), question("c", "x")]
     actual = score(questions, {"a": "broncos!", "b": "2015", "d": "x"})
     assert actual.scores == {"exact": 33.333, "f1": 55.556}
+    by_question = {name: actual.score(name) for name in actual.metrics}  # of a study, F1 first
+    assert by_question == {"f1": pytest.approx(100 * 5 / 9), "exact": pytest.approx(100 / 3)}
 
 
 def test_questions_without_an_answer_want_the_empty_one() -> None:
