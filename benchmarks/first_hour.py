@@ -53,6 +53,7 @@ init ud_ewt folder
 models
 models floater
 models t5
+models learned t5
 models rotary --dim 64 --heads 4
 models alibi --dim 768 --heads 12
 models --format markdown
@@ -209,7 +210,6 @@ init minilm
 init generated/copy generated.yaml
 init generated/copy no/such/place/my.yaml
 models flaoter
-models learned t5
 models --dim 7
 models --dim 0
 models --heads 12
@@ -428,6 +428,7 @@ study grid-small.yaml models={}
 study grid-small.yaml models.x.position=flaoter
 study grid-small.yaml budget.cores=0
 study grid-small.yaml baseline=t5
+study grid-small.yaml metric=bleu
 study grid-small.yaml --reprot
 study grid-small.yaml settings.training.max_stesp=4
 demo --run test.en

@@ -17,13 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     import shtab
 
-    from floater.lab.cli.parser import make_parser
-
-    root, parsers = make_parser()
-    for (command, argument), names in _names(parsers).items():
-        (action,) = (each for each in parsers[command]._actions if each.dest == argument)
+    (commands,) = (each.choices for each in arguments.root._actions if isinstance(each.choices, dict))
+    for (command, argument), names in _names(commands).items():
+        (action,) = (each for each in commands[command]._actions if each.dest == argument)
         action.choices = list(names)
-    print(shtab.complete(root, arguments.shell))
+    print(shtab.complete(arguments.root, arguments.shell))
 
 
 def _names(commands: Iterable[str]) -> Mapping[tuple[str, str], Iterable[str]]:
