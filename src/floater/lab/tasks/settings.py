@@ -120,7 +120,7 @@ class Model:
         max_length: training length in tokens: size of a table of learned positions, initial span of a flow.
         times: random times of training, as in {mode: stretch, max_scale: 4}: mode is stretch, shift, float or
             subset; max_scale is the ratio of the longest supported text to max_length; shift false begins at
-            0 (stretch).
+            0 (stretch); each true gives every text of a batch an offset of its own (shift).
         reading: default of the trained model for long texts, as in {group: [32, 4]}: length (tokens
             declared), interpolate, group (w and G: distances above w in groups of G), temperature (sharper
             attention over more keys than max_length).
