@@ -172,7 +172,7 @@ def test_what_inference_left_serves_training():
 
 
 def test_a_checkpoint_saves_as_much_in_a_first_solve_as_in_its_repetition():
-    """The derivatives in the error measure of a new mesh counted, so that a checkpoint refused to run again."""
+    """Derivatives in the error measure of a new mesh counted, so that a checkpoint could not run again."""
     field, start, times = problem()
     init_small_(field, 10.0)
     state = SolverState()
@@ -185,3 +185,11 @@ def test_a_checkpoint_saves_as_much_in_a_first_solve_as_in_its_repetition():
     gradient, start.grad = start.grad, None
     solved(start).square().sum().backward()
     assert torch.equal(start.grad, gradient)
+
+
+def test_a_solve_bounds_the_norms_of_its_rows():
+    """By the bound vectors are known to be small enough, without a look at them."""
+    field, start, _ = problem()
+    times, state = torch.linspace(0, 9.9, 2000, dtype=torch.float64), SolverState()
+    p = solve(field, start, times, method="collocation", state=state)
+    assert float(p.detach().norm(dim=-1).max()) <= state.largest < 1e3

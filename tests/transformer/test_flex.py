@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.nn.attention import flex_attention as theirs
 
 from floater import FloaterConfig, Positions, build
@@ -140,3 +141,19 @@ def test_where_it_applies(monkeypatch):
     assert flex_learns(bias.detach())
     with torch.no_grad():
         assert flex_learns(bias)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [("bias",), ("bias", "mask"), ("mask",)])
+def test_inductor_computes_what_the_unfused_form_does(monkeypatch, kinds):
+    """PyTorch compiles the forward pass for a CPU; it has no gradient there."""
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, BATCH, HEADS, 40, 16)
+    values = {"bias": torch.randn(HEADS, 80), "mask": torch.rand(BATCH, 1, 1, 40) > 0.3}
+    arguments = {kind: values[kind] for kind in kinds}
+    unfused = flex_attention(q, k, v, 0.3, causal=True, **arguments)
+    fused = torch.compile(theirs.flex_attention, fullgraph=True)
+    before = counters["inductor"].copy()
+    monkeypatch.setattr(theirs, "flex_attention", fused)
+    torch.testing.assert_close(flex_attention(q, k, v, 0.3, causal=True, **arguments), unfused)
+    assert counters["inductor"] != before

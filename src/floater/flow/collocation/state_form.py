@@ -86,8 +86,8 @@ class StateForm:
 def inner_graph() -> Iterator[None]:
     """Record operations for a derivative within a solve, unseen by a checkpoint around it.
 
-    A checkpoint counts the tensors that are saved, and the error measure of a new mesh saves more of them than
-    the solve that repeats it.
+    A checkpoint counts the tensors that are saved, and the error measure of a new mesh saves more of them
+    than the solve that repeats it.
     """
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
         yield
