@@ -250,7 +250,7 @@ def test_an_adapter_trained_at_another_scale_is_refused(method: str, tmp_path: P
     longer(256, "clex").save_pretrained(tmp_path / "base")
     base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     adapted(base).save_pretrained(tmp_path / "of_folder")
-    with pytest.raises(PlugError, match="is extended by .*'new': 256.* and this LlamaForCausalLM by .*128"):
+    with pytest.raises(PlugError, match=r"is extended by .*'new': 256.* and this LlamaForCausalLM by .*128"):
         PeftModel.from_pretrained(longer(128, "clex"), str(tmp_path / "of_folder"))
 
 

@@ -52,8 +52,9 @@ def test_a_model_of_this_library_is_not_traced(position: str) -> None:
         _traced(model)
 
 
-def test_an_extension_that_reads_positions_is_not_exported() -> None:
-    model = extended("llama", "clex").eval()
+@pytest.mark.parametrize(("method", "options"), [("clex", {}), ("dynamic", {"declared": False})])
+def test_an_extension_that_reads_positions_is_not_exported(method: str, options: dict[str, bool]) -> None:
+    model = extended("llama", method, **options).eval()
     model.config.use_cache = False
     with pytest.raises(floater.pretrained.ExtendError, match="cannot be exported"):
         torch.export.export(model, (IDS,), strict=False)

@@ -264,7 +264,7 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
         changes: new values of existing fields.
 
     Raises:
-        DataError: if the configuration cannot be read or is GGUF's, has no such field, or a value is not valid.
+        DataError: if the configuration cannot be read or is GGUF, has no such field, or a value is not valid.
     """
     if [*Path(folder).glob("*.gguf")] and not (Path(folder) / "config.json").is_file():
         raise DataError(
