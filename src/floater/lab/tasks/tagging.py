@@ -18,9 +18,10 @@ from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.conllu import Sentence, read_sentences
 from floater.lab.tasks.examples import Collate, Encoded, keep_short, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
-from floater.lab.tasks.task import Prepared, Task
+from floater.lab.tasks.task import Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
 from floater.positions import Positions
