@@ -16,8 +16,8 @@ from floater.structures import Structure
 class PositionFields:
     """The fields of `Positions`, which documents them, and the positions derived from them.
 
-    It is a value, whose fields cannot be set. It is no dataclass: FSDP2's mixed precision casts the tensors of
-    dataclasses, and in bfloat16 positions from 256 on are rounded.
+    It is a value, whose fields cannot be set. It is no dataclass: FSDP2's mixed precision casts the tensors
+    of dataclasses, and in bfloat16 positions from 256 on are rounded.
     """
 
     __match_args__ = (
@@ -51,18 +51,21 @@ class PositionFields:
         self.structure, self.document, self.token, self.segment = structure, document, token, segment
         self.query_time, self.key_time, self.coordinates = query_time, key_time, coordinates
         self.group = group
+        self._check()
+
+    def _check(self) -> None:
         refuse_trace(ValueError, "a model with positions", "use torch.export, with a flow after bake")
-        masks = {"key_valid": key_valid, "special": special}
-        nodes = None if structure is None else structure.token_valid
-        query_ids = {"language": language, "reordered": reordered, "token": token}
-        key_ids = {"document": document, "segment": segment}
-        if (query_time is None) != (key_time is None):
+        masks = {"key_valid": self.key_valid, "special": self.special}
+        nodes = None if self.structure is None else self.structure.token_valid
+        query_ids = {"language": self.language, "reordered": self.reordered, "token": self.token}
+        key_ids = {"document": self.document, "segment": self.segment}
+        if (self.query_time is None) != (self.key_time is None):
             raise ValueError("give query_time and key_time both or neither")
-        queries = {"query": query, **query_ids, "query_time": query_time}
-        axis = None if coordinates is None else coordinates.select(-1, 0)
-        key_values = {"coordinates": axis, "key_time": key_time}
-        keys = {"key": key, **masks, "structure": nodes, **key_ids, **key_values}
-        check_shapes(queries, keys, target_length)
+        queries = {"query": self.query, **query_ids, "query_time": self.query_time}
+        axis = None if self.coordinates is None else self.coordinates.select(-1, 0)
+        key_values = {"coordinates": axis, "key_time": self.key_time}
+        keys = {"key": self.key, **masks, "structure": nodes, **key_ids, **key_values}
+        check_shapes(queries, keys, self.target_length)
         for name, mask in masks.items():
             if mask is not None and mask.dtype != torch.bool:
                 raise ValueError(f"{name} is {mask.dtype}; it must be bool")
@@ -70,8 +73,8 @@ class PositionFields:
             ids = (query_ids | key_ids)[name]
             if ids is not None and (ids.is_floating_point() or ids.is_complex()):
                 raise ValueError(f"{name} is {ids.dtype}; it must be integers")
-        if target_length is not None and not bool((target_length >= 1).all()):
-            raise ValueError(f"target_length is {target_length.tolist()}; lengths must be at least 1")
+        if self.target_length is not None and not bool((self.target_length >= 1).all()):
+            raise ValueError(f"target_length is {self.target_length.tolist()}; lengths must be at least 1")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, name):
