@@ -152,7 +152,7 @@ def measure(name: str) -> Measured:
         Measured(injection='APE', learnable=False, recurring=False, unbound=True, \
 beyond='continued', relative=False, kernel='SDPA')
     """
-    return _measured(catalogue()[name])
+    return _measured(catalogue()[name])  # type: ignore[arg-type]  # a class has a hash
 
 
 @functools.cache
