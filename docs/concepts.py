@@ -1,13 +1,15 @@
-"""Draw the figures of concepts.md and design/collocation.md, for light and for dark pages: `make docs`."""
+"""Draw the figures of concepts.md and design/collocation.md: `make docs`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import themed
 import torch
 from matplotlib import pyplot
 from matplotlib.axes import Axes
@@ -21,46 +23,45 @@ from floater.flow import FlowEncoder, MLPField, SinusoidField, Solution, solve, 
 from floater.flow.collocation.quadrature import NODES, gauss_rule
 
 FOLDER = Path(__file__).parent / "concepts"
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours of a figure: of text, of lesser text, of frames, and of lines that must be told apart."""
-
-    ink: str
-    soft: str
-    rule: str
-    panel: str
-    first: str
-    second: str
-    third: str
-
-
-LIGHT = Theme("#1c2126", "#5b6570", "#c9cfd4", "#f1f4f6", "#0072b2", "#d55e00", "#007a5a")
-DARK = Theme("#e6e9ec", "#a9b2bb", "#59626c", "#2c313d", "#6cc0f5", "#ff9a5c", "#4fd6ab")
+SOFT, RULE, PANEL = "#5b6570", "#c9cfd4", "#f1f4f6"  # lesser text, frames, grounds
+FIRST, SECOND, THIRD = "#0072b2", "#d55e00", "#007a5a"  # lines that must be told apart
+DARK = {
+    SOFT: "#a9b2bb",
+    RULE: "#59626c",
+    PANEL: "#2c313d",
+    FIRST: "#6cc0f5",
+    SECOND: "#ff9a5c",
+    THIRD: "#4fd6ab",
+}
 COMPONENT = 0  # of a solution, that a figure shows
 TRAINED, SHOWN = 16, 28  # positions that training has, and those that a figure shows
 
 
-def draw(name: str, plot: Callable[[Theme], Figure]) -> None:
-    """Write a figure as NAME.svg and NAME-dark.svg."""
-    for theme, suffix in ((LIGHT, ""), (DARK, "-dark")):
-        style = {
-            **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), theme.ink),
-            "axes.edgecolor": theme.soft,
-            "axes.facecolor": "none",
-            "savefig.facecolor": "none",
-            "font.size": 10,
-            "svg.fonttype": "none",
-            "svg.hashsalt": name,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "legend.frameon": False,
-        }
-        with pyplot.rc_context(style):
-            figure = plot(theme)
-            figure.savefig(FOLDER / f"{name}{suffix}.svg", metadata={"Date": None})
-            pyplot.close(figure)
+def draw(name: str, plot: Callable[[], Figure]) -> None:
+    """Write a figure."""
+    style = {"axes.edgecolor": SOFT, "axes.spines.top": False, "axes.spines.right": False}
+    with pyplot.rc_context({**style, "font.size": 10, "legend.frameon": False}):
+        figure = plot()
+        (FOLDER / f"{name}.svg").write_text(themed.svg(figure, name, DARK), encoding="utf-8")
+        pyplot.close(figure)
+
+
+def box(
+    panel: Axes, corner: tuple[float, float], width: float, height: float, edge: str = SOFT, **style: Any
+) -> None:
+    """Draw a box with round corners."""
+    radius, style = style.pop("radius", 0.08), {"facecolor": PANEL} | style
+    round_ = f"round,pad=0,rounding_size={radius}"
+    panel.add_patch(FancyBboxPatch(corner, width, height, boxstyle=round_, edgecolor=edge, **style))
+
+
+def canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    """Return a figure without axes, whose unit is an inch."""
+    figure, panel = pyplot.subplots(figsize=(width, height))
+    figure.subplots_adjust(0, 0, 1, 1)
+    panel.set(xlim=(0, width), ylim=(0, height))
+    panel.set_axis_off()
+    return figure, panel
 
 
 @contextmanager
@@ -89,7 +90,7 @@ TURNING = 3  # a seed
 
 
 @torch.no_grad()
-def path_plane(theme: Theme) -> Figure:
+def path_plane() -> Figure:
     """Draw two paths of the field of width 2 through the arrows of the field."""
     learned = field()
     curve = solve(learned, STARTS, torch.linspace(0, STEP * SHOWN, 400))
@@ -100,8 +101,8 @@ def path_plane(theme: Theme) -> Figure:
             torch.linspace(low[0], high[0], 15), torch.linspace(low[1], high[1], 11), indexing="xy"
         )
         velocity = learned(torch.zeros(()), torch.stack((x, y), -1).view(-1, 2)).view(*x.shape, 2)
-        panel.quiver(x, y, velocity[..., 0], velocity[..., 1], color=theme.soft, alpha=0.5, width=0.004)
-        for row, colour in enumerate((theme.first, theme.second)):
+        panel.quiver(x, y, velocity[..., 0], velocity[..., 1], color=SOFT, alpha=0.5, width=0.004)
+        for row, colour in enumerate((FIRST, SECOND)):
             trained = int(400 * TRAINED / SHOWN)
             panel.plot(*curve[: trained + 1, row].T, color=colour)
             panel.plot(*curve[trained:, row].T, color=colour, linestyle=(0, (2, 2)))
@@ -116,56 +117,56 @@ def path_plane(theme: Theme) -> Figure:
 
 
 @torch.no_grad()
-def path_components(theme: Theme) -> Figure:
+def path_components() -> Figure:
     """Draw the components of one path over the position."""
     learned = field()
     time = torch.linspace(0, SHOWN, 300)
     curve = solve(learned, STARTS, STEP * time)[:, 0]
     at = solve(learned, STARTS, STEP * torch.arange(SHOWN + 1.0))[:, 0]
     with axes() as (figure, panel):
-        panel.axvspan(TRAINED, SHOWN + 0.5, color=theme.panel, zorder=0)
+        panel.axvspan(TRAINED, SHOWN + 0.5, color=PANEL, zorder=0)
         for column, (colour, style, name) in enumerate(
-            ((theme.first, "-", "first component"), (theme.third, "--", "second component"))
+            ((FIRST, "-", "first component"), (THIRD, "--", "second component"))
         ):
             panel.plot(time, curve[:, column], style, color=colour, label=name)
             panel.plot(at[:, column], "o", color=colour, markersize=3.5)
         low, top = panel.get_ylim()
         top += 0.15 * (top - low)
         for middle, text in ((TRAINED / 2, "training has these"), ((TRAINED + SHOWN) / 2, "untrained")):
-            panel.text(middle, top, text, ha="center", va="top", color=theme.soft)
+            panel.text(middle, top, text, ha="center", va="top", color=SOFT)
         panel.set(xlabel="position i", ylabel="p(t)", xlim=(0, SHOWN + 0.5), ylim=(low, top))
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     return figure
 
 
 @torch.no_grad()
-def sinusoid_plane(theme: Theme) -> Figure:
+def sinusoid_plane() -> Figure:
     """Draw the circles of a fast and of a slow pair of components of the sinusoid."""
     solved = SinusoidField(16)
     at = solve(solved, solved.start()[None], torch.arange(9.0))[:, 0]
     angle = torch.linspace(0, 2 * torch.pi, 200)
     with axes(4.1, 2.3) as (figure, panel):
-        for centre, first, colour, name in ((0.0, 0, theme.first, "fastest"), (3.1, 2, theme.second, "next")):
-            panel.plot(centre + angle.cos(), angle.sin(), color=theme.rule)
+        for centre, first, colour, name in ((0.0, 0, FIRST, "fastest"), (3.1, 2, SECOND, "next")):
+            panel.plot(centre + angle.cos(), angle.sin(), color=RULE)
             cosine, sine = at[:, first + 1], at[:, first]
             panel.plot(centre + cosine, sine, "o", color=colour, markersize=5)
             for i in range(len(at)):
                 where = centre + 1.22 * cosine[i], 1.22 * sine[i]
                 panel.text(*where, str(i), ha="center", va="center", fontsize=8)
-            panel.text(centre, 0, f"{name}\npair", ha="center", va="center", color=theme.soft)
+            panel.text(centre, 0, f"{name}\npair", ha="center", va="center", color=SOFT)
         panel.set_aspect("equal")
         panel.set_axis_off()
     return figure
 
 
 @torch.no_grad()
-def sinusoid_components(theme: Theme) -> Figure:
+def sinusoid_components() -> Figure:
     """Draw the components of the closed form, and the solution of the field at the positions."""
     solved, rates = SinusoidField(16), 1e-4 ** (torch.arange(8) / 8)
     at = solve(solved, solved.start()[None], torch.arange(SHOWN + 1.0))[:, 0]
     time = torch.linspace(0, SHOWN, 400)
     with axes(4.1, 2.6) as (figure, panel):
-        for pair, colour in enumerate((theme.first, theme.second, theme.third)):
+        for pair, colour in enumerate((FIRST, SECOND, THIRD)):
             panel.plot(
                 time, (time * rates[pair]).sin(), color=colour, label="closed form" if pair == 0 else None
             )
@@ -182,74 +183,45 @@ def sinusoid_components(theme: Theme) -> Figure:
     return figure
 
 
-def blocks(theme: Theme) -> Figure:
+def blocks() -> Figure:
     """Draw where the vectors enter a Transformer."""
-    figure, panel = pyplot.subplots(figsize=(4.1, 5.2))
-    figure.subplots_adjust(0, 0, 1, 1)
-    panel.set(xlim=(0, 4.1), ylim=(0, 5.2))
-    panel.set_axis_off()
+    figure, panel = canvas(4.1, 5.2)
 
-    def box(x: float, y: float, width: float, height: float, text: str, colour: str = "") -> None:
-        style = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": theme.panel}
-        panel.add_patch(FancyBboxPatch((x, y), width, height, edgecolor=colour or theme.soft, **style))
+    def named(x: float, y: float, width: float, height: float, text: str, edge: str = SOFT) -> None:
+        box(panel, (x, y), width, height, edge)
         panel.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9.5)
 
-    def arrow(start: tuple[float, float], end: tuple[float, float], colour: str = "") -> None:
-        looks = {"arrowstyle": "-|>", "mutation_scale": 10, "color": colour or theme.soft, "linewidth": 1.1}
+    def arrow(start: tuple[float, float], end: tuple[float, float], colour: str = SOFT) -> None:
+        looks = {"arrowstyle": "-|>", "mutation_scale": 10, "color": colour, "linewidth": 1.1}
         panel.add_patch(FancyArrowPatch(start, end, shrinkA=0, shrinkB=0, **looks))
 
-    box(2.0, 0.1, 1.9, 0.42, "word vectors")
-    box(2.0, 0.82, 1.9, 0.42, "+ sinusoids")
+    named(2.0, 0.1, 1.9, 0.42, "word vectors")
+    named(2.0, 0.82, 1.9, 0.42, "+ sinusoids")
     arrow((2.95, 0.52), (2.95, 0.82))
     arrow((2.95, 1.24), (2.95, 1.56))
     for base, name in ((1.56, "block 1"), (3.32, "block 2")):
-        panel.add_patch(
-            FancyBboxPatch(
-                (1.85, base),
-                2.2,
-                1.5,
-                facecolor="none",
-                edgecolor=theme.rule,
-                boxstyle="round,pad=0,rounding_size=0.1",
-            )
-        )
-        panel.text(3.97, base + 1.4, name, ha="right", va="center", fontsize=8.5, color=theme.soft)
+        box(panel, (1.85, base), 2.2, 1.5, RULE, facecolor="none", radius=0.1)
+        panel.text(3.97, base + 1.4, name, ha="right", va="center", fontsize=8.5, color=SOFT)
         for letter, x in (("q", 2.0), ("k", 2.68), ("v", 3.36)):
-            box(x, base + 0.12, 0.56, 0.4, letter, theme.second)
+            named(x, base + 0.12, 0.56, 0.4, letter, SECOND)
             arrow((x + 0.28, base + 0.52), (x + 0.28, base + 0.72))
-        box(2.0, base + 0.72, 1.92, 0.5, "attention,\nfeed-forward")
+        named(2.0, base + 0.72, 1.92, 0.5, "attention,\nfeed-forward")
     arrow((2.95, 3.06), (2.95, 3.32))
     arrow((2.95, 4.82), (2.95, 5.12))
-    box(0.1, 2.7, 1.15, 0.75, "field h(t, p)\nfor all blocks", theme.second)
-    panel.text(
-        0.68,
-        2.5,
-        "one solve,\na start for each\nof q, k, v in\neach block",
-        ha="center",
-        va="top",
-        fontsize=8.5,
-        color=theme.soft,
-    )
-    panel.text(
-        0.68,
-        3.6,
-        "vectors join\nqueries, keys\nand values",
-        ha="center",
-        va="bottom",
-        fontsize=8.5,
-        color=theme.soft,
-    )
-    arrow((1.25, 3.0), (1.98, 1.88), theme.second)
-    arrow((1.25, 3.2), (1.98, 3.64), theme.second)
+    named(0.1, 2.7, 1.15, 0.75, "field h(t, p)\nfor all blocks", SECOND)
+    for y, align, text in (
+        (2.5, "top", "one solve,\na start for each\nof q, k, v in\neach block"),
+        (3.6, "bottom", "vectors join\nqueries, keys\nand values"),
+    ):
+        panel.text(0.68, y, text, ha="center", va=align, fontsize=8.5, color=SOFT)
+    arrow((1.25, 3.0), (1.98, 1.88), SECOND)
+    arrow((1.25, 3.2), (1.98, 3.64), SECOND)
     return figure
 
 
-def moments(theme: Theme) -> Figure:
+def moments() -> Figure:
     """Draw when the flow is solved: a lane each for training, inference, longer texts, and baked vectors."""
-    figure, panel = pyplot.subplots(figsize=(4.1, 3.1))
-    figure.subplots_adjust(0, 0, 1, 1)
-    panel.set(xlim=(0, 4.1), ylim=(0, 3.1))
-    panel.set_axis_off()
+    figure, panel = canvas(4.1, 3.1)
     lanes = (
         ("training", ("solve",) * 6),
         ("refresh_every: 3", ("solve", "read", "read") * 2),
@@ -261,30 +233,11 @@ def moments(theme: Theme) -> Figure:
         panel.text(0.05, y + 0.2, name, va="center", fontsize=9.5)
         for column, step in enumerate(steps):
             x = 1.2 + 0.48 * column
-            panel.add_patch(
-                FancyBboxPatch(
-                    (x, y),
-                    0.43,
-                    0.4,
-                    boxstyle="round,pad=0,rounding_size=0.06",
-                    facecolor=theme.panel,
-                    edgecolor=theme.second if step != "read" else theme.rule,
-                    linewidth=1.6 if step != "read" else 1.0,
-                )
-            )
-            panel.text(
-                x + 0.215,
-                y + 0.2,
-                step,
-                ha="center",
-                va="center",
-                fontsize=8.5,
-                color=theme.ink if step != "read" else theme.soft,
-            )
-    panel.annotate("", (4.08, 0.3), (1.2, 0.3), arrowprops={"arrowstyle": "-|>", "color": theme.soft})
-    panel.text(
-        2.6, 0.02, "steps of training, or tokens", ha="center", va="bottom", fontsize=8.5, color=theme.soft
-    )
+            colour, edge, width = ("#000000", SECOND, 1.6) if step != "read" else (SOFT, RULE, 1.0)
+            box(panel, (x, y), 0.43, 0.4, edge, radius=0.06, linewidth=width)
+            panel.text(x + 0.215, y + 0.2, step, ha="center", va="center", fontsize=8.5, color=colour)
+    panel.annotate("", (4.08, 0.3), (1.2, 0.3), arrowprops={"arrowstyle": "-|>", "color": SOFT})
+    panel.text(2.6, 0.02, "steps of training, or tokens", ha="center", va="bottom", fontsize=8.5, color=SOFT)
     return figure
 
 
@@ -293,7 +246,7 @@ RATES = torch.tensor([2.5 if word == "." else 0.25 for word in WORDS])  # a cloc
 
 
 @torch.no_grad()
-def matrix(kind: str, theme: Theme) -> Figure:
+def matrix(kind: str) -> Figure:
     """Draw the part of the logits that depends on positions, of an untrained encoding of each kind."""
     torch.manual_seed(3)
     spec = StackSpec(dim=16, heads=2, layers=1, max_length=16)
@@ -336,30 +289,30 @@ def solution() -> tuple[MLPField, Tensor, Solution]:
 
 
 @torch.no_grad()
-def collocation_intervals(theme: Theme) -> Figure:
+def collocation_intervals() -> Figure:
     """Draw a component of a solution over its intervals, with their nodes."""
     _, _, curve = solution()
     nodes = gauss_rule(NODES).nodes
     with axes() as (figure, panel):
         times = torch.linspace(0, 12, 500)
-        panel.plot(times, curve.at(times)[:, 0, COMPONENT], color=theme.first)
+        panel.plot(times, curve.at(times)[:, 0, COMPONENT], color=FIRST)
         for index, (left, right) in enumerate(pairwise(curve.edges)):
             at = left + (right - left) * nodes
-            panel.plot(at, curve.at(at)[:, 0, COMPONENT], "o", color=theme.second, markersize=3.5)
+            panel.plot(at, curve.at(at)[:, 0, COMPONENT], "o", color=SECOND, markersize=3.5)
             if index % 2 == 0:
-                panel.axvspan(left, right, color=theme.panel, zorder=0)
+                panel.axvspan(left, right, color=PANEL, zorder=0)
         panel.set(xlabel="time t", ylabel="a component of p(t)", xlim=(0, 12))
     return figure
 
 
 @torch.no_grad()
-def collocation_iterations(theme: Theme) -> Figure:
+def collocation_iterations() -> Figure:
     """Draw the change in each fixed-point iteration on an interval of three lengths."""
     learned, start, curve = solution()
     learned, rule = learned.double(), gauss_rule(NODES)
     longest = max(right - left for left, right in pairwise(curve.edges))
     with axes() as (figure, panel):
-        for part, colour, mark in ((1, theme.second, "o"), (2, theme.first, "s"), (4, theme.third, "^")):
+        for part, colour, mark in ((1, SECOND, "o"), (2, FIRST, "s"), (4, THIRD, "^")):
             length, states, changes = longest / part, start.double().expand(NODES, -1), []
             for _ in range(9):
                 velocities = torch.cat(
@@ -380,7 +333,7 @@ def collocation_iterations(theme: Theme) -> Figure:
 def main() -> None:
     """Draw all figures."""
     FOLDER.mkdir(exist_ok=True)
-    plots: dict[str, Callable[[Theme], Figure]] = {
+    plots: dict[str, Callable[[], Figure]] = {
         "path-plane": path_plane,
         "path-components": path_components,
         "sinusoid-plane": sinusoid_plane,
@@ -393,7 +346,7 @@ def main() -> None:
     for name, plot in plots.items():
         draw(name, plot)
     for kind in ("absolute", "relative", "clock"):
-        draw(kind, lambda theme, kind=kind: matrix(kind, theme))
+        draw(kind, partial(matrix, kind))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,12 @@ from matplotlib import rc_context
 from PIL import Image
 
 STYLE = (
-    "<style>:root{color:#000}text{fill:currentColor;font-family:sans-serif!important}"
-    "@media(prefers-color-scheme:dark){:root{color:#e2e4e9}}</style>"
+    "<style>:root{%scolor:#000}text{fill:currentColor;font-family:sans-serif!important}"
+    "@media(prefers-color-scheme:dark){:root{%scolor:#e2e4e9}}</style>"
 )
 
 
-def svg(figure: Any, name: str) -> str:
+def svg(figure: Any, name: str, dark: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return a figure as SVG on a transparent ground, with black replaced by the colour of the scheme.
 
     In an <img>, `prefers-color-scheme` follows the property `color-scheme` of the page, which the theme sets.
@@ -25,6 +27,7 @@ def svg(figure: Any, name: str) -> str:
     Args:
         figure: a figure of Matplotlib. What is to follow the scheme is black (#000000).
         name: seeds the ids of the file.
+        dark: other colours that follow the scheme, and what they are in dark mode.
     """
     figure.patch.set_alpha(0.0)
     for axes in figure.axes:
@@ -40,7 +43,12 @@ def svg(figure: Any, name: str) -> str:
     text = re.sub(r"(?<=[\d-]\.\d\d)\d+(?!\w)", "", text)
     text = re.sub(r"(?<=<g) id=\"\w+\"|; stroke-linejoin: miter|; stroke-linecap: square", "", text)
     text = re.sub(r"\s+", " ", text).replace("> <", "><") + "\n"
-    return re.sub(r"(<svg[^>]*>)", rf"\1{STYLE}", text, count=1)
+    for number, colour in enumerate(dark):
+        text = text.replace(colour, f"var(--c{number})")
+    palettes = (
+        "".join(f"--c{i}:{colour};" for i, colour in enumerate(each)) for each in (dark, dark.values())
+    )
+    return re.sub(r"(<svg[^>]*>)", rf"\1{STYLE % tuple(palettes)}", text, count=1)
 
 
 def png(image: Image.Image) -> bytes:

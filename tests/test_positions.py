@@ -99,6 +99,13 @@ def test_special_tokens_are_known_where_they_are_given():
     assert marked.query is positions.query
 
 
+def test_fields_cannot_be_set():
+    positions = Positions.arange(3)
+    with pytest.raises(AttributeError, match=r"the key of positions cannot be set: but\(key=...\) returns"):
+        positions.key = torch.zeros(1, 3)
+    assert positions.key.tolist() == [[0, 1, 2]]
+
+
 def beside(**options):
     """Positions of two samples of three tokens, and what else is known of them."""
     return Positions(torch.zeros(2, 3), torch.zeros(2, 3), **options)

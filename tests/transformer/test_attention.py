@@ -11,7 +11,8 @@ from transformer_cases import config
 from floater import Positions
 from floater.encodings import AttentionContext, PositionModel, StackSpec
 from floater.encodings.attention import project
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 DIM, HEADS, LENGTH, BATCH = 8, 2, 5, 3
 
@@ -194,7 +195,7 @@ def test_every_hook_acts_where_it_should(cls, implementation, causal, key_valid)
         x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.double, requires_grad=True)
         state = position.prepare(Positions.arange(LENGTH))
         state = None if state is None else state.double()
-        out, weights = attention(x, position, state, key_valid, None)
+        out, weights = attention(x, SharedInputs(position, Uncast(state), key_valid))
         expected = reference(attention, position, x, state, key_valid, causal)
         torch.testing.assert_close(out, expected)
         plain = implementation == "eager" or position.overrides("logits", "value_bias")
@@ -220,7 +221,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros(cls, implementation, dtyp
     key_valid = torch.ones(BATCH, LENGTH, dtype=torch.bool)
     key_valid[1] = False
     x = torch.randn(BATCH, LENGTH, DIM, dtype=dtype, requires_grad=True)
-    out, _ = attention(x, position, state, key_valid, None)
+    out, _ = attention(x, SharedInputs(position, Uncast(state), key_valid))
     assert torch.equal(out[1], attention.output.bias.expand(LENGTH, -1))
     out.float().square().sum().backward()
     gradients = [x.grad, *(p.grad for p in attention.parameters()), *(p.grad for p in position.parameters())]
@@ -236,7 +237,9 @@ def test_a_bias_that_forbids_everything_gives_zeros_too():
         position, attention = make(Forbids, 0, implementation=implementation)
         key_valid = torch.eye(LENGTH).bool()[:BATCH]  # each row keeps the one key that one query may not see
         x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.double)
-        out, _ = attention(x, position, position.prepare(Positions.arange(LENGTH)), key_valid, None)
+        out, _ = attention(
+            x, SharedInputs(position, Uncast(position.prepare(Positions.arange(LENGTH))), key_valid)
+        )
         for row in range(BATCH):
             assert torch.equal(out[row, row], attention.output.bias)
 
@@ -244,9 +247,9 @@ def test_a_bias_that_forbids_everything_gives_zeros_too():
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_attention_dropout_drops_weights_in_training_only(implementation):
     position, attention = make(PositionModel, 0, implementation=implementation)
-    attention.config.attention_dropout = 1.0
+    attention.config.attention_dropout, shared = 1.0, SharedInputs(position, Uncast(None))
     x = torch.randn(BATCH, LENGTH, DIM, dtype=torch.double)
-    kept, dropped = (attention.train(mode)(x, position, None, None, None)[0] for mode in (False, True))
+    kept, dropped = (attention.train(mode)(x, shared)[0] for mode in (False, True))
     nothing = attention.output.bias.expand_as(kept)
     assert not torch.allclose(kept, nothing)
     assert torch.equal(dropped, nothing)

@@ -8,7 +8,7 @@ from transformer_cases import build_model, config, tokens
 from floater import PositionError, Positions
 from floater.flow import sinusoid
 from floater.transformer import FloaterForCausalLM, FloaterForConditionalGeneration
-from floater.transformer.attention import Source
+from floater.transformer.attention import SharedInputs, Source
 from floater.transformer.uncast import Uncast
 
 CROSS = {"position": "sinusoidal", "position_options": {"injection": "cross"}}
@@ -23,7 +23,7 @@ def test_queries_and_keys_are_joined_by_maps_of_sinusoids():
     here, there = Positions.arange(3), Positions.arange(5)
     states = decoder.position.prepare(here), Uncast(decoder.cross_position.prepare(there))
     encoded = Source(source, decoder.cross_position, states[1], None)
-    actual, _ = attention(x, encoded, decoder.position, states[0], None)
+    actual, _ = attention(x, encoded, SharedInputs(decoder.position, Uncast(states[0])))
     q = attention.query(x) + sinusoid(here.query, 16).double() @ decoder.position.maps[1]
     k = attention.key(source) + sinusoid(there.query, 16).double() @ decoder.cross_position.maps[1]
     heads = [y.view(2, -1, 2, 8).transpose(1, 2) for y in (q, k, attention.value(source))]

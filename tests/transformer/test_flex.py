@@ -7,8 +7,9 @@ from torch.nn.attention import flex_attention as theirs
 
 from floater import FloaterConfig, Positions, build
 from floater.transformer import FloaterModel, flex, kernels
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
+from floater.transformer.uncast import Uncast
 
 BATCH, HEADS, LENGTH, DIM = 2, 2, 9, 32
 SIZES = {"dim": DIM, "heads": HEADS, "layers": 1, "max_length": 16}
@@ -74,7 +75,7 @@ def block(name, kind, causal, valid, **options):
     attention = Attention(config, 0, causal=causal)
     model = build(name, causal=causal, **SIZES, **options)
     x = torch.randn(BATCH, LENGTH, DIM, requires_grad=True)
-    out, _ = attention(x, model, model.prepare(Positions.arange(LENGTH)), valid, None)
+    out, _ = attention(x, SharedInputs(model, Uncast(model.prepare(Positions.arange(LENGTH))), valid))
     parameters = [x, *attention.parameters(), *model.parameters()]
     return out, *torch.autograd.grad(out.sin().sum(), parameters, materialize_grads=True, allow_unused=True)
 

@@ -15,7 +15,7 @@ from floater.transformer import (
     FloaterForMaskedLM,
     FloaterModel,
 )
-from floater.transformer.attention import Attention, Source
+from floater.transformer.attention import Attention, SharedInputs, Source
 from floater.transformer.stacks import Decoder, Encoder
 from floater.transformer.uncast import Uncast
 
@@ -51,8 +51,8 @@ def test_biases_on_projections_are_positions_at_the_input_equation_12():
     shift.vectors = {
         name: (p - wave) @ getattr(attention, name).weight.T for name in ("query", "key", "value")
     }
-    biased, _ = attention(x + wave, shift, shift.prepare(None), None, None)
-    moved, _ = attention(x + p, plain, None, None, None)
+    biased, _ = attention(x + wave, SharedInputs(shift, Uncast(shift.prepare(None))))
+    moved, _ = attention(x + p, SharedInputs(plain, Uncast(None)))
     torch.testing.assert_close(biased, moved)
 
 
@@ -171,7 +171,7 @@ def test_embed_acts_at_the_input_and_block_at_each_block_residual_included():
     actual = encoder(x, Positions.arange(5))
     y, plain = x + 1, PositionModel(encoder.position.spec)
     for layer, block in enumerate(encoder.blocks):
-        y = block(y * (layer + 2), plain, Uncast(None), None)
+        y = block(y * (layer + 2), SharedInputs(plain, Uncast(None)))
     torch.testing.assert_close(actual, y)
 
 
@@ -185,7 +185,7 @@ def test_the_hooks_of_cross_attention_see_target_and_source_positions():
     target, memory = Positions.arange(3, offset=2), Positions.from_mask(mask)
     states = decoder.position.prepare(target), Uncast(decoder.cross_position.prepare(memory))
     encoded = Source(source, decoder.cross_position, states[1], memory.key_valid)
-    actual, _ = cross(x, encoded, decoder.position, states[0], None)
+    actual, _ = cross(x, encoded, SharedInputs(decoder.position, Uncast(states[0])))
     i = torch.tensor([[2], [3], [4]])
     j = torch.tensor([[[0], [0], [1], [2]], [[0], [1], [2], [3]]])
     q, k, v = cross.query(x) + i, cross.key(source) + 2 * j, cross.value(source) - j

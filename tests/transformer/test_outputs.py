@@ -15,6 +15,7 @@ from floater.transformer import (
     FloaterForTokenClassification,
     FloaterModel,
 )
+from floater.transformer.attention import SharedInputs
 from floater.transformer.uncast import Uncast
 
 HEADS = (
@@ -39,7 +40,9 @@ def test_states_and_weights_of_every_head(cls, norm_first):
     assert torch.equal(out.hidden_states[-1], base(IDS).last_hidden_state)
     # a state is what the next block makes its own of
     layer, state = 1, base.encoder.position.prepared(Positions.arange(6))
-    again = base.encoder.blocks[layer](out.hidden_states[layer], base.encoder.position, Uncast(state), None)
+    again = base.encoder.blocks[layer](
+        out.hidden_states[layer], SharedInputs(base.encoder.position, Uncast(state))
+    )
     torch.testing.assert_close(base.encoder.norm(again), out.hidden_states[-1])
     for weights in out.attentions:
         assert weights.shape == (2, 2, 6, 6)

@@ -16,10 +16,11 @@ from floater.transformer import (
     FloaterForMaskedLM,
     FloaterModel,
 )
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.reading import Reading, spaced
 from floater.transformer.stacks import position_model
 from floater.transformer.times import Times
+from floater.transformer.uncast import Uncast
 
 CLOSE = {"rtol": 1e-4, "atol": 2e-5}
 LENGTH = 4  # of training: what is read is longer
@@ -213,7 +214,7 @@ def test_temperature_counts_the_keys_that_a_query_sees(implementation, causal):
         mask = order[None, None]
         if inputs is not None:
             mask = mask & (inputs[:, None, None] if inputs.ndim == 2 else inputs[:, None])
-        actual, _ = attention(x, none, None, inputs, None, sharpen=True)
+        actual, _ = attention(x, SharedInputs(none, Uncast(None), inputs, sharpen=True))
         rows = mask.any(-1).expand(2, 1, 6)[:, 0]
         torch.testing.assert_close(actual[rows], naive(attention, x, mask)[rows], **CLOSE)
 

@@ -191,8 +191,8 @@ def test_a_map_without_a_bias_still_takes_the_positions():
     attention, position = model.encoder.blocks[0].attention, model.encoder.position
     ids = torch.randint(3, VOCABULARY, (2, 9))
     kept = {}
-    attention.register_forward_pre_hook(lambda _, inputs: kept.update(x=inputs[0], state=inputs[2]))
+    attention.register_forward_pre_hook(lambda _, inputs: kept.update(x=inputs[0], shared=inputs[1]))
     model(ids)
-    bias = position.projection_bias("query", AttentionContext(kept["state"], 0))
+    bias = position.projection_bias("query", AttentionContext(kept["shared"].state.value, 0))
     actual = project(attention.query, kept["x"], bias)
     torch.testing.assert_close(actual, kept["x"] @ attention.query.weight.T + bias, rtol=1e-5, atol=1e-5)

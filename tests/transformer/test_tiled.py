@@ -9,8 +9,9 @@ from floater import FloaterConfig, Positions, build, catalogue
 from floater.encodings import AttentionContext
 from floater.encodings.terms import AttentionTerms
 from floater.transformer import kernels, tiled
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.tiled import tiled_attention
+from floater.transformer.uncast import Uncast
 
 BATCH, HEADS, WIDTH = 2, 4, 3
 SIZES = {"dim": 32, "heads": HEADS, "layers": 2, "max_length": 32}
@@ -142,7 +143,7 @@ def test_terms_say_what_the_hooks_say(monkeypatch, name, causal, padded):
         state = model.prepare(Positions.arange(length))
         heads = ours.view(BATCH, length, HEADS, 8).transpose(1, 2)
         assert model.attention_terms(heads, heads, AttentionContext(state, 1)) is not None
-        out, weights = attention(ours, model, state, valid if padded else None, None)
+        out, weights = attention(ours, SharedInputs(model, Uncast(state), valid if padded else None))
         assert (weights is None) == (kind == "sdpa")
         parameters = [ours, *attention.parameters(), *model.parameters()]
         loss = out.sin().sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -143,7 +144,6 @@ def respond(model: PositionModel, positions: Positions, x: Tensor) -> list[Atten
     return [attend(model, state, layer, x) for layer in range(model.spec.layers)]
 
 
-@torch.no_grad()
 def measure(name: str) -> Measured:
     """Measure a position model of the catalogue with its default options.
 
@@ -152,10 +152,15 @@ def measure(name: str) -> Measured:
         Measured(injection='APE', learnable=False, recurring=False, unbound=True, \
 beyond='continued', relative=False, kernel='SDPA')
     """
-    model_class = catalogue()[name]
+    return _measured(catalogue()[name])  # type: ignore[arg-type]  # a class has a hash
+
+
+@functools.cache
+@torch.no_grad()
+def _measured(kind: type[PositionModel]) -> Measured:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = model_class(_SPEC).double().eval()
+        model = kind(_SPEC).double().eval()
         learnable = any(parameter.requires_grad for parameter in model.parameters())
         for parameter in model.parameters():
             if not bool(parameter.any()):  # parameters that start at zero would have no effect

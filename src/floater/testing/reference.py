@@ -11,7 +11,9 @@ from transformers import DynamicCache
 from floater.positions import Positions
 from floater.testing.inputs import SIZES
 from floater.transformer import FloaterConfig, FloaterModel
+from floater.transformer.attention import SharedInputs
 from floater.transformer.stacks import Decoder, Encoder
+from floater.transformer.uncast import Uncast
 
 
 def config(name: str, options: Mapping[str, Any], **changes: Any) -> FloaterConfig:
@@ -87,7 +89,7 @@ def attend(stack: Encoder, x: Tensor, state: Any, positions: Positions, layer: i
         torch.Size([1, 3, 16])
     """
     attention: Any = stack.blocks[layer].attention
-    out: Tensor = attention(x, stack.position, state, positions.visible, None)[0]
+    out: Tensor = attention(x, SharedInputs(stack.position, Uncast(state), positions.visible))[0]
     return out
 
 

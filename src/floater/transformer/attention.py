@@ -31,6 +31,22 @@ class _Unscaled(PositionModel):
 _UNSCALED = _Unscaled(_SPEC)
 
 
+class SharedInputs(NamedTuple):
+    """The inputs that all blocks of a stack share in one forward pass.
+
+    Args:
+        position: the position model.
+        state: its state of this forward pass.
+        visible: (batch, S) bool, False where a key is padding, or (batch, T, S), by query; None for all keys.
+        sharpen: whether logits get the temperature "log" (see `FloaterConfig`) in evaluation.
+    """
+
+    position: PositionModel
+    state: Uncast[Any]
+    visible: Tensor | None = None
+    sharpen: bool = False
+
+
 class Attention(nn.Module):
     """Scaled dot-product attention (Vaswani et al. 2017, section 3.2).
 
@@ -47,7 +63,7 @@ class Attention(nn.Module):
         >>> from floater.encodings import build
         >>> config = FloaterConfig(hidden_size=8, num_attention_heads=2)
         >>> position = build("none", dim=8, heads=2, layers=1, max_length=16)
-        >>> x, _ = Attention(config, 0)(torch.zeros(1, 3, 8), position, None, None, None)
+        >>> x, _ = Attention(config, 0)(torch.zeros(1, 3, 8), SharedInputs(position, Uncast(None)))
         >>> x.shape
         torch.Size([1, 3, 8])
     """
@@ -69,50 +85,39 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        position: PositionModel,
-        state: Any,
-        key_valid: Tensor | None,
-        cache: Cache | None,
+        shared: SharedInputs,
+        cache: Cache | None = None,
         layer: int | None = None,
         earlier: Earlier | None = None,
-        sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute self-attention.
 
         Args:
             x: (batch, T, dim).
-            position: the position model, and
-            state: its state of this forward pass.
-            key_valid: (batch, S) bool, False where a key is padding, or (batch, T, S), by query.
+            shared: position model, its state, and the keys that may be seen.
             cache: keys and values of earlier steps.
             layer: index of the block where one serves as several; None means its own.
             earlier: input of the block in earlier segments; these tokens are keys and values, too.
-            sharpen: whether logits get the temperature "log" (see `FloaterConfig`) in evaluation.
 
         Returns:
             (batch, T, dim), zero before the output projection where a query may attend to no key; and the
             weights (batch, heads, T, S), None if the kernel does not keep them.
         """
-        return self.attend(
-            self.call(x, position, state, key_valid, cache, layer=layer, earlier=earlier, sharpen=sharpen)
-        )
+        return self.attend(self.call(x, shared, cache, layer, earlier))
 
     def call(
         self,
         x: Tensor,
-        position: PositionModel,
-        state: Any,
-        key_valid: Tensor | None = None,
+        shared: SharedInputs,
         cache: Cache | None = None,
-        *,
         layer: int | None = None,
         earlier: Earlier | None = None,
-        sharpen: bool = False,
     ) -> AttentionCall:
         """Return what self-attention computes, after the projections; arguments as in `forward`."""
+        position = shared.position
         layer = self.layer if layer is None else layer
         projections = {"query": self.query, "key": self.key, "value": self.value}
-        context = AttentionContext(state, layer, x, projections)
+        context = AttentionContext(shared.state.value, layer, x, projections)
         if earlier is None:
             q, k, v = project_qkv(position, context)
         else:
@@ -124,7 +129,7 @@ class Attention(nn.Module):
         if cache is not None:
             filled = int(cache.get_seq_length(layer)) + k.shape[2]
             k, v = (slots[:, :, :filled] for slots in cache.update(k, v, layer))  # StaticCache has more
-        return self._call(position, context, q, k, v, key_valid, sharpen)
+        return self._call(position, context, q, k, v, shared.visible, shared.sharpen)
 
     def _call(
         self,
@@ -133,10 +138,10 @@ class Attention(nn.Module):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        key_valid: Tensor | None,
+        visible: Tensor | None,
         sharpen: bool,
     ) -> AttentionCall:
-        mask = mask_of_pairs(key_valid)
+        mask = mask_of_pairs(visible)
         dropout = self.config.attention_dropout if self.training else 0.0
         return AttentionCall(
             position, context, q, k, v, mask, self.causal, dropout, self._temperature(sharpen)
@@ -200,29 +205,25 @@ class CrossAttention(Attention):
         self,
         x: Tensor,
         source: Source,
-        position: PositionModel,
-        state: Any,
-        cache: Cache | None,
+        shared: SharedInputs,
+        cache: Cache | None = None,
         layer: int | None = None,
-        sharpen: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """Compute cross-attention; keys and values are computed once per source when there is a cache.
 
         Args:
             x: (batch, T, dim) of the target.
             source: the encoder's output and its positions.
-            position: the decoder's position model.
-            state: the state of that model at the target positions.
+            shared: the decoder's position model, and its state at the target positions.
             cache: an `EncoderDecoderCache`.
             layer: index of the block where one serves as several; None means its own.
-            sharpen: see `Attention.forward`.
 
         Returns:
             As `Attention.forward`.
         """
         layer = self.layer if layer is None else layer
-        context = AttentionContext(state, layer, x)
-        q = self._project("cross_query", self.query, position, context)
+        context = AttentionContext(shared.state.value, layer, x)
+        q = self._project("cross_query", self.query, shared.position, context)
         pair = cache if isinstance(cache, EncoderDecoderCache) else None
         if pair is not None and pair.is_updated.get(layer, False):
             cached: Any = pair.cross_attention_cache.layers[layer]
@@ -235,7 +236,8 @@ class CrossAttention(Attention):
                 k, v = pair.cross_attention_cache.update(k, v, layer)
                 pair.is_updated[layer] = True
         identity = _IDENTITY if self.scaled else _UNSCALED
-        return self.attend(self._call(identity, context.with_state(None), q, k, v, source.valid, sharpen))
+        bare = context.with_state(None)
+        return self.attend(self._call(identity, bare, q, k, v, source.valid, shared.sharpen))
 
     def _project(
         self, name: Projection, linear: nn.Linear, position: PositionModel, context: AttentionContext[Any]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 from transformers import Cache
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from floater.encodings import PositionModel
-from floater.transformer.attention import Attention, CrossAttention, Source
+from floater.transformer.attention import Attention, CrossAttention, SharedInputs, Source
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
-from floater.transformer.uncast import Uncast
 
 
 class FeedForward(nn.Module):
@@ -92,33 +89,29 @@ class Block(GradientCheckpointingLayer):
     def forward(
         self,
         x: Tensor,
-        position: PositionModel,
-        state: Uncast[Any],
-        key_valid: Tensor | None,
+        shared: SharedInputs,
         past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
         layer: int | None = None,
         earlier: Earlier | None = None,
         source: Source | None = None,
-        sharpen: bool = False,
     ) -> Tensor:
         """Apply the block to (batch, T, dim).
 
-        `source` is for a block with `cross`, and the state is wrapped. The other arguments are those of
-        `Attention.forward`.
+        `source` is for a block with `cross`. The other arguments are those of `Attention.forward`.
         """
-        layer, cache = self.layer if layer is None else layer, past_key_values
+        layer, cache, position = self.layer if layer is None else layer, past_key_values, shared.position
         if earlier is not None and self.attention_residual.norm_first:
             earlier = Earlier(self.attention_residual.norm(earlier.hidden), earlier.state)
 
         def attend(x: Tensor) -> Tensor:
-            out, _ = self.attention(x, position, state.value, key_valid, cache, layer, earlier, sharpen)
+            out, _ = self.attention(x, shared, cache, layer, earlier)
             return out  # type: ignore[no-any-return]
 
         def attend_to_source(x: Tensor) -> Tensor:
-            out, _ = self.cross_attention(x, source, position, state.value, cache, layer, sharpen)
+            out, _ = self.cross_attention(x, source, shared, cache, layer)
             return out  # type: ignore[no-any-return]
 
-        x = position.block(x, state.value, layer)
+        x = position.block(x, shared.state.value, layer)
         x = self.attention_residual(x, attend, keep=position.residual(layer))
         if source is not None:
             x = self.cross_residual(x, attend_to_source)

@@ -11,7 +11,7 @@ from transformers import Cache
 from floater.encodings import PositionError, PositionModel, build, options
 from floater.encodings.spec import Site
 from floater.positions import Positions
-from floater.transformer.attention import Source
+from floater.transformer.attention import SharedInputs, Source
 from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier, Memory, check_memory
@@ -251,22 +251,14 @@ class Encoder(Stack):
                 memory_state = Uncast(self.position.prepared(positions.keys_as_queries))
         state, visible = self.position.prepared(positions), positions.visible
         inputs: list[Tensor] = []
-        x, shared = self.start(x, state), Uncast(state)
+        shared = SharedInputs(self.position, Uncast(state), visible, rule.temperature)
+        x = self.start(x, state)
         for layer, block in self.steps():
             earlier = None
             if memory is not None:
                 inputs.append(x)
                 earlier = Earlier(memory.hidden[layer], memory_state) if memory.length else None
-            x = block(
-                x,
-                self.position,
-                shared,
-                visible,
-                past_key_values=cache,
-                layer=layer,
-                earlier=earlier,
-                sharpen=rule.temperature,
-            )
+            x = block(x, shared, past_key_values=cache, layer=layer, earlier=earlier)
         if memory is not None:
             memory.extend(inputs)
         return self.finish(x)
@@ -315,16 +307,8 @@ class Decoder(Stack):
         state, visible = self.position.prepared(positions), positions.visible
         source_state = Uncast(self.cross_position.prepared(source_positions))
         read = Source(source, self.cross_position, source_state, source_positions.key_valid)
-        x, shared = self.start(x, state), Uncast(state)
+        shared = SharedInputs(self.position, Uncast(state), visible, rule.temperature)
+        x = self.start(x, state)
         for layer, block in self.steps():
-            x = block(
-                x,
-                self.position,
-                shared,
-                visible,
-                past_key_values=cache,
-                layer=layer,
-                source=read,
-                sharpen=rule.temperature,
-            )
+            x = block(x, shared, past_key_values=cache, layer=layer, source=read)
         return self.finish(x)

@@ -10,7 +10,8 @@ from torch import nn
 from floater import PositionError, Positions, build
 from floater.encodings import AttentionContext
 from floater.transformer import FloaterConfig, FloaterModel
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 from small_models import small_config
 
 SIZES = {"dim": 6, "heads": 2, "layers": 3, "max_length": 16}
@@ -44,7 +45,7 @@ def test_shortformer_is_attention_of_infused_queries_and_keys(positions):
     expected, _ = other(infused, infused, x)
     model = build("shortformer", **SIZES)
     positions = Positions(positions.query.double(), positions.key.double())
-    actual, _ = attention(x, model, model.prepare(positions), None, None)
+    actual, _ = attention(x, SharedInputs(model, Uncast(model.prepare(positions))))
     torch.testing.assert_close(actual, expected)
     assert model.embed(x, model.prepare(positions)) is x
 

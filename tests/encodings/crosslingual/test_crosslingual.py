@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from floater import FloaterConfig, PositionError, Positions, build
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 SIZES = {"dim": 4, "heads": 2, "layers": 1, "max_length": 9}
 
@@ -132,7 +133,9 @@ def test_some_heads_read_second_positions():
     x = torch.randn(2, 3, 8, dtype=torch.double)
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
-    actual, _ = attention(x, model, model.prepare(Positions(first, first, reordered=second)), None, None)
+    actual, _ = attention(
+        x, SharedInputs(model, Uncast(model.prepare(Positions(first, first, reordered=second))))
+    )
     parts = []
     for head in range(4):
         p = second if head == 3 else first.expand(2, -1)

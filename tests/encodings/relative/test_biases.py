@@ -20,7 +20,8 @@ from relative_cases import (
 from floater import FloaterConfig, PositionError, Positions, build
 from floater.encodings import AttentionContext
 from floater.encodings.relative.alibi import slopes
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 
 @WHOLE
@@ -89,7 +90,7 @@ def test_gaussian_weights_are_a_density_that_is_not_normalised(positions, implem
         config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
         attention = Attention(config, 0).double()
         x = torch.randn(2, positions.query.shape[1], 8, dtype=torch.double)
-        actual, _ = attention(x, model, model.prepare(positions), None, None)
+        actual, _ = attention(x, SharedInputs(model, Uncast(model.prepare(positions))))
         v = torch.stack(attention.value(x).split(4, -1), 1)
         torch.testing.assert_close(actual, attention.output((wanted @ v).transpose(1, 2).flatten(-2)))
 

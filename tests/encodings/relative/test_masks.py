@@ -6,7 +6,8 @@ from relative_cases import EVERYWHERE, HEADS, SIZES
 
 from floater import FloaterConfig, Positions, build
 from floater.encodings import AttentionContext
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 MAY = {
     "forward": lambda t, s, head: s < t,
@@ -50,7 +51,7 @@ def test_attention_is_that_of_longformer_in_transformers():
     x, valid = torch.randn(2, 24, 32), torch.ones(2, 24, dtype=torch.bool)
     valid[1, 19:] = False
     wanted = theirs(x, -10000.0 * ~valid, ~valid, torch.zeros_like(valid), False)[0]
-    actual, _ = attention(x, model, model.prepare(Positions.arange(24)), valid, None)
+    actual, _ = attention(x, SharedInputs(model, Uncast(model.prepare(Positions.arange(24))), valid))
     torch.testing.assert_close(actual[valid], wanted[valid], rtol=0, atol=1e-6)
 
 
@@ -65,6 +66,6 @@ def test_the_first_token_forward_sees_nothing_and_gets_zeros(implementation):
     config = FloaterConfig(hidden_size=8, num_attention_heads=HEADS, attn_implementation=implementation)
     attention, model = Attention(config, 0), build("disan", **SIZES, direction="forward")
     x = torch.randn(2, 4, 8)
-    out, _ = attention(x, model, model.prepare(Positions.arange(4)), None, None)
+    out, _ = attention(x, SharedInputs(model, Uncast(model.prepare(Positions.arange(4)))))
     assert torch.equal(out[:, 0], attention.output.bias.expand(2, -1))
     torch.testing.assert_close(out[:, 1], attention.output(attention.value(x[:, 0])))

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from floater import FloaterConfig, Positions, build
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 SIZES = {"dim": 4, "heads": 2, "layers": 1, "max_length": 9}
 
@@ -58,7 +59,7 @@ def test_the_rr_transformer_has_shaws_vectors_on_top(clip):
     for n in range(5):
         h = step(model.gru, x[1, n].tolist(), h)
         assert read[1, n].tolist() == pytest.approx(h)
-    actual, _ = attention(read, model, state, None, None)
+    actual, _ = attention(read, SharedInputs(model, Uncast(state)))
     q, k, v = (y(read).view(2, 5, 2, 2) for y in (attention.query, attention.key, attention.value))
     out = torch.zeros(2, 5, 2, 2, dtype=torch.double)
     for b, t, head in torch.cartesian_prod(*map(torch.arange, (2, 5, 2))).tolist():

@@ -19,7 +19,8 @@ from relative_cases import (
 from floater import FloaterConfig, Positions, build
 from floater.encodings import AttentionContext
 from floater.encodings.model import count_parameters
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 
 def vector(model, table, layer):
@@ -83,7 +84,7 @@ def test_attention_is_that_of_wav2vec2_bert_in_transformers(length):
     for ours, their in zip(("query", "key", "value", "output"), ("q", "k", "v", "out"), strict=True):
         getattr(attention, ours).load_state_dict(getattr(theirs, f"linear_{their}").state_dict())
     x = torch.randn(2, length, 32)
-    actual, _ = attention(x, model, model.prepare(Positions.arange(length)), None, None)
+    actual, _ = attention(x, SharedInputs(model, Uncast(model.prepare(Positions.arange(length)))))
     torch.testing.assert_close(actual, theirs(x)[0], rtol=0, atol=1e-6)
 
 

@@ -17,7 +17,8 @@ from relative_cases import (
 )
 
 from floater import FloaterConfig, Positions, build
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 
 
 @EVERYWHERE
@@ -59,7 +60,7 @@ def test_keys_of_the_paper_are_slices_of_what_the_block_reads():
     attention, model = Attention(config, 1).double(), build_encoding("tener")
     x = torch.randn(2, 5, DIM, dtype=torch.double)
     positions = Positions.arange(5)
-    actual, _ = attention(x, model, model.prepare(positions), None, None)
+    actual, _ = attention(x, SharedInputs(model, Uncast(model.prepare(positions))))
     q, v = (
         linear(x).view(2, 5, HEADS, WIDTH).transpose(1, 2) for linear in (attention.query, attention.value)
     )

@@ -6,6 +6,8 @@ from test_structural import EDGES, LABELS, LENGTHS, path_ids
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
+from floater.transformer.attention import SharedInputs
+from floater.transformer.uncast import Uncast
 
 
 def test_queries_and_keys_get_vectors_of_the_labels_between_them():
@@ -40,7 +42,7 @@ def test_shared_projections_are_equation_30_of_the_survey():
         attention = block.attention
         for linear in (attention.query, attention.key):
             torch.nn.init.normal_(linear.bias)
-        logits = attention.call(x, position, state).logits()
+        logits = attention.call(x, SharedInputs(position, Uncast(state))).logits()
         for sample, (edges, size) in enumerate(zip(EDGES, LENGTHS, strict=True)):
             for t in range(size):
                 for s in range(size):

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from floater import FloaterConfig, Positions, build
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.stacks import Encoder
+from floater.transformer.uncast import Uncast
 
 DIM, HEADS, WIDTH = 8, 2, 4
 SIZES = {"dim": DIM, "heads": HEADS, "layers": 2, "max_length": 16}
@@ -35,7 +36,7 @@ def parts(name):
 def test_bert_a_adds_positions_to_words():
     attention, model, x = parts("bert_a")
     state = model.prepare(Positions.arange(5))
-    actual, _ = attention(model.embed(x, state), model, state, None, None)
+    actual, _ = attention(model.embed(x, state), SharedInputs(model, Uncast(state)))
     y = x + model.tables["0"].weight[:5]
     torch.testing.assert_close(actual, written_out(attention, (attention.query(y), attention.key(y)), y, 0))
     assert model.block(x, state, 1) is x
@@ -44,7 +45,7 @@ def test_bert_a_adds_positions_to_words():
 def test_bert_r_adds_a_scalar_per_distance_too():
     attention, model, x = parts("bert_r")
     state = model.prepare(Positions.arange(5))
-    actual, _ = attention(model.embed(x, state), model, state, None, None)
+    actual, _ = attention(model.embed(x, state), SharedInputs(model, Uncast(state)))
     y = x + model.absolute.tables["0"].weight[:5]
     table = model.relative.table.weight
     bias = torch.stack(
@@ -59,7 +60,7 @@ def test_bert_ad_projects_positions_apart(layer):
     attention, model, x = parts("bert_ad")
     attention.layer = layer
     p = model.table.weight[:5]
-    actual, _ = attention(x, model, model.prepare(Positions.arange(5)), None, None)
+    actual, _ = attention(x, SharedInputs(model, Uncast(model.prepare(Positions.arange(5)))))
     read = attention.query(x) + p @ model.query.weight.T, attention.key(x) + p @ model.key.weight.T
     torch.testing.assert_close(actual, written_out(attention, read, x, 0, terms=4))
 

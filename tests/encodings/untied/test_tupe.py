@@ -7,7 +7,8 @@ import torch
 
 from floater import FloaterConfig, Positions
 from floater.encodings import AttentionContext
-from floater.transformer.attention import Attention
+from floater.transformer.attention import Attention, SharedInputs
+from floater.transformer.uncast import Uncast
 from small_models import randomised
 
 DIM, HEADS, WIDTH, LENGTH = 8, 2, 4, 16
@@ -120,7 +121,7 @@ def test_it_is_computed_once_and_shared_by_blocks_and_content_is_scaled_alike(na
         for linear in (attention.query, attention.key, attention.value)
     )
     out = (q @ k.transpose(-1, -2) / math.sqrt(2 * WIDTH) + bias).softmax(-1) @ v
-    actual, _ = attention(x, model, state, None, None)
+    actual, _ = attention(x, SharedInputs(model, Uncast(state)))
     torch.testing.assert_close(actual, attention.output(out.transpose(1, 2).flatten(-2)))
 
 

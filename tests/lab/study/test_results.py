@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,43 +13,11 @@ from scipy.stats import ttest_ind, ttest_rel
 
 from floater.lab.settings import SettingsError, make
 from floater.lab.study import figures, panels, report, results, summary, tables
-from floater.lab.study.grid import Grid, Trial, Variant
 from floater.lab.study.results import Column, Outcome, Results, gather
-from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import task
-from floater.lab.tasks.measurement import Array, Measurement
+from floater.lab.tasks.measurement import Array
 
-LENGTHS = np.repeat([5, 20, 40, 100], 100)
-
-
-def build_study(
-    variants: list[str],
-    seeds: list[int] | dict[str, list[int]],
-    right: Callable[[str, int], Array],
-    finished: Callable[[str, int], bool] = lambda variant, seed: True,
-    lengths: Callable[[str], Array] = lambda variant: LENGTHS,
-    starts: Mapping[str, str] = MappingProxyType({}),
-    comparisons: Sequence[Sequence[str]] = (),
-) -> Results:
-    """A study of some variants: which answers each trial has right."""
-    tree = {"folder": "study", "models": dict.fromkeys(variants), "bins": [10, 30, 50]}
-    settings_tree = {"tests": {"lengths": {}}, "comparisons": [list(pair) for pair in comparisons]}
-    settings = make(StudySettings, tree | settings_tree, "made up")
-    there = [
-        Variant(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds, starts.get(name))
-        for name in variants
-    ]
-    trials = [Trial(variant, seed, None, Path("study")) for variant in there for seed in variant.seeds]
-    outcomes = []
-    for trial in trials:
-        name, of = trial.variant.name, lengths(trial.variant.name)
-        if finished(name, trial.seed):
-            answers = np.stack([right(name, trial.seed), np.ones(len(of))], axis=1).astype(float)
-            measured = {"lengths": Measurement(of, {"exact": answers})}
-            outcomes.append(Outcome(trial, "finished", measured=measured))
-        else:
-            outcomes.append(Outcome(trial, "failed", error="boom"))
-    return Results(settings, Grid(Path("study"), there, trials, {"lengths": {}}), outcomes)
+from .made_up import LENGTHS, build_study
 
 
 def test_all_or_nothing_is_significant_however_many_variants_there_are() -> None:
@@ -300,17 +264,6 @@ def test_a_bin_that_no_model_can_be_scored_in_is_not_called_unfinished() -> None
     assert "exact match (%) ≥ 50 (100 examples): no trial has a score there." in summary.sentences(actual)
 
 
-def test_lines_differ_by_more_than_their_colour() -> None:
-    variants = ["none", *(f"variant{i}" for i in range(7))]
-    actual = build_study(variants, [1], lambda variant, seed: np.ones(400))
-    log = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
-    logged = replace(actual, outcomes=[replace(o, log=log) for o in actual.outcomes])
-    drawn = io.StringIO()
-    figures.learning(logged, "loss", "training loss").savefig(drawn, format="svg")
-    styles = set(re.findall(r'style="(fill: none;[^"]*stroke: #0404[^"]*width: 1.5[^"]*)"', drawn.getvalue()))
-    assert len({re.sub(r"stroke: #\w+", "", style) for style in styles}) == len(styles) == 8
-
-
 def test_a_row_with_one_seed_of_three_is_not_tested() -> None:
     draw = np.random.default_rng(0)
     rates = {"none": 0.5, "rotary": 0.7, "shaw": 0.5}
@@ -388,40 +341,6 @@ def test_pairs_that_the_study_names_are_said_to_be_compared_seed_by_seed() -> No
     assert "3 seeds, seed by seed with `warm`" in summary.method(actual)
 
 
-def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
-    actual = build_study(["none"], [1, 2], lambda variant, seed: np.ones(400))
-    for outcome, length in zip(actual.outcomes, (4, 2), strict=True):
-        numbers = {"position_nats": np.arange(1.0, length + 1), "position_tokens": np.ones(length, dtype=int)}
-        outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
-    (line,) = figures.loss_by_position(actual, "lengths").axes[0].lines
-    assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
-
-
-@pytest.mark.parametrize(
-    ("tokens", "drawn"), [([], False), ([400], False), ([400, 0], False), ([400, 9], True)]
-)
-def test_losses_of_answers_of_one_token_are_no_line(tokens: list[int], drawn: bool) -> None:
-    actual = build_study(["none"], [1], lambda variant, seed: np.ones(400))
-    for outcome in actual.outcomes:
-        numbers = {
-            "position_nats": np.array(tokens, dtype=float),
-            "position_tokens": np.array(tokens, dtype=int),
-        }
-        outcome.measured["lengths"] = replace(outcome.measured["lengths"], **numbers)
-    titles = [picture.title for picture in panels.lengths(actual)]
-    assert titles[0] == "Exact match (%) by length (test set: lengths)"
-    assert ("Loss per token by position (test set: lengths)" in titles) == drawn
-
-
-def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:
-    rates = {"none": 0} | {f"variant{i}": i for i in range(40)}
-    actual = build_study([*rates], [1], lambda variant, seed: np.arange(400) % 41 < rates[variant])
-    names = [variant.name for variant in figures.drawn(actual)]
-    assert names == ["none", *(f"variant{i}" for i in range(33, 40))]
-    few = build_study(["none", "variant1"], [1], lambda variant, seed: np.zeros(400))
-    assert [variant.name for variant in figures.drawn(few)] == ["none", "variant1"]
-
-
 def test_a_mean_over_some_of_the_seeds_says_so() -> None:
     """As where a model that ran away refuses the longest questions with one of its seeds."""
 
@@ -487,29 +406,6 @@ def test_who_goes_on_from_another_has_learned_for_longer() -> None:
         text.startswith("`warm` starts from `none`: its minutes exclude")
         for text in summary.sentences(actual)
     )
-
-
-def test_a_seed_that_failed_early_does_not_cut_the_learning_curve() -> None:
-    actual = build_study(
-        ["none"], [1, 2, 3], lambda variant, seed: np.ones(400), finished=lambda variant, seed: seed < 3
-    )
-    losses = [{10: 3.0, 20: 1.0, 30: 1.0}, {10: 5.0, 30: 3.0}, {10: 9.0}]
-    outcomes = [
-        replace(o, log=[{"step": step, "loss": loss} for step, loss in logged.items()])
-        for o, logged in zip(actual.outcomes, losses, strict=True)
-    ]
-    (line,) = figures.learning(replace(actual, outcomes=outcomes), "loss", "loss").axes[0].lines
-    assert [*map(list, (line.get_xdata(), line.get_ydata()))] == [[10, 20, 30], [4.0, 2.5, 2.0]]
-    running = [replace(o, status="open", measured={}) for o in outcomes]
-    (line,) = figures.learning(replace(actual, outcomes=running), "loss", "loss").axes[0].lines
-    assert list(line.get_ydata()) == [17 / 3, 2.5, 2.0]
-
-
-def test_bars_of_a_row_are_not_drawn_around_a_difference() -> None:
-    actual = build_study(["none", "a"], [1, 2], lambda variant, seed: np.arange(400) % (seed + 2) == 0)
-    for less, bars in ((None, 2), (actual.grid.variants[0], 0)):
-        (axes,) = figures.score_by_length(actual, actual.columns()[1:], less).axes
-        assert sum(container.has_yerr for container in axes.containers) == bars
 
 
 def test_a_pair_is_tested_by_its_own_number_of_examples() -> None:
@@ -587,14 +483,6 @@ def test_named_comparisons_are_made_besides_those_with_the_baseline() -> None:
     assert summary.answer(actual)[1].startswith("`high` against `low`: significantly better in ")
     assert [row[0].text for row in tables.answer(actual).rows] == ["high − low", "low − none"]
     assert summary.answer(plain)[1].startswith("Significantly better than `none` in some column: `high`")
-
-
-def test_labels_keep_their_distance_and_stay_inside() -> None:
-    draw = np.random.default_rng(0)
-    for _ in range(100):
-        moved = figures.apart(sorted(draw.random(8) ** 3))
-        assert all(np.diff(moved) > 0.0749)
-        assert max(moved) <= 1
 
 
 @pytest.mark.parametrize("texts", [("tok:zh", "tok:zh"), ("tok:char", "tok:ja-mecab")])

@@ -20,9 +20,9 @@ from floater.lab.tasks.finetuning.features import LABEL, Features
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings, warn_of_cut
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.measurement import Measurement, accuracy
+from floater.lab.tasks.prepared import Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import SplitData, label_maps
-from floater.lab.tasks.task import Splits
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import check_numbers
 

@@ -18,9 +18,10 @@ from floater.lab.tasks.corpora.documents import Document, is_labelled, read_docu
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
+from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
-from floater.lab.tasks.task import Prepared, Splits, Task
+from floater.lab.tasks.task import Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
 from floater.lab.training.contents import Part
 from floater.lab.training.paths import file_of

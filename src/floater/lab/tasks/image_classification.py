@@ -15,9 +15,10 @@ from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.images import DIGITS, Image, read_images, resized
 from floater.lab.tasks.examples import Collate, Encoded, outputs
 from floater.lab.tasks.measurement import Measurement, accuracy
+from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
-from floater.lab.tasks.task import Prepared, Splits, Task
+from floater.lab.tasks.task import Task
 from floater.lab.training.contents import Part
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers

@@ -16,8 +16,8 @@ from floater.lab.tasks.finetuning.text import Texts, TextSettings, TextTask, as_
 from floater.lab.tasks.language_modeling.data import Rows, masked_by
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
-from floater.lab.tasks.task import Prepared
 from floater.lab.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)

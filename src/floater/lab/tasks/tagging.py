@@ -20,9 +20,10 @@ from floater.lab.tasks.corpora.conllu import Sentence, head_order, read_sentence
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded, keep_short, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
+from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
-from floater.lab.tasks.task import Prepared, Splits, Task
+from floater.lab.tasks.task import Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers

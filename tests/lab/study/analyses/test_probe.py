@@ -32,6 +32,7 @@ from floater.transformer import (
     FloaterForConditionalGeneration,
     FloaterModel,
 )
+from floater.transformer.attention import SharedInputs
 from floater.transformer.events import EventsConfig, FloaterForEvents
 from floater.transformer.uncast import Uncast
 
@@ -85,7 +86,7 @@ def test_states_of_a_shared_block_are_those_of_its_steps() -> None:
     state = model.encoder.position.prepare(Positions.arange(10))
     for before, after in ((entered, first), (first, second)):
         torch.testing.assert_close(
-            model.encoder.blocks[0](before, model.encoder.position, Uncast(state), None), after
+            model.encoder.blocks[0](before, SharedInputs(model.encoder.position, Uncast(state))), after
         )
     torch.testing.assert_close(second, model(ids).last_hidden_state)
 

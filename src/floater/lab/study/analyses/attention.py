@@ -22,8 +22,10 @@ from floater.lab.study.analyses.subject import (
     reader,
 )
 from floater.positions import Positions
+from floater.transformer.attention import SharedInputs
 from floater.transformer.blocks import Block
 from floater.transformer.stacks import Decoder, Encoder
+from floater.transformer.uncast import Uncast
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,6 +144,7 @@ def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> li
     """Return (heads, T, S) of each block's self-attention when all embeddings are zero."""
     positions, position = Positions.arange(length, device=model.device), stack.position
     state, rule = position.prepare(positions), stack.rule(None, check=False)
+    shared = SharedInputs(position, Uncast(state), sharpen=rule.temperature)
     zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)
     blocks = []
     for layer in range(stack.repeats * len(stack.blocks)):
@@ -150,8 +153,7 @@ def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> li
         x = position.block(position.embed(zeros, state) if layer == 0 else zeros, state, layer)
         residual = block.attention_residual
         x = residual.norm(x) if residual.norm_first else x
-        call = block.attention.call(x, position, state, layer=layer, sharpen=rule.temperature)
-        blocks.append(call.logits()[0])
+        blocks.append(block.attention.call(x, shared, layer=layer).logits()[0])
     return [logits.masked_fill(logits == -torch.inf, torch.nan).float().cpu() for logits in blocks]
 
 

@@ -16,6 +16,7 @@ from floater.lab.study.analyses.plotting import label_outer
 from floater.lab.study.analyses.probe import random_tokens, text_tokens
 from floater.lab.study.analyses.subject import Source, evaluation, load_subject, reader
 from floater.positions import Positions
+from floater.transformer.attention import SharedInputs
 from floater.transformer.stacks import Encoder
 from floater.transformer.uncast import Uncast
 
@@ -128,7 +129,8 @@ def _blocks(stack: Encoder, x: Tensor, positions: Positions) -> Iterator[Terms]:
     """Yield the terms of each block for embeddings x (rows, T, dim)."""
     position, rule = stack.position, stack.rule(None, check=False)
     (positions,) = stack.timed(rule, positions)
-    state, visible = position.prepared(positions), positions.visible
+    state = position.prepared(positions)
+    shared = SharedInputs(position, Uncast(state), positions.visible, rule.temperature)
     bare = position.embed(torch.zeros_like(x), state)  # what positions add without units
     x = position.embed(x, state)
     bare, x = _normed(stack.embedding_norm, bare.expand_as(x), x), stack.embedding_norm(x)
@@ -138,12 +140,8 @@ def _blocks(stack: Encoder, x: Tensor, positions: Positions) -> Iterator[Terms]:
         if block.attention_residual.norm_first:
             norm = block.attention_residual.norm
             parts = _normed(norm, *parts), norm(parts[1])
-        calls = [
-            block.attention.call(part, position, state, visible, layer=layer, sharpen=rule.temperature)
-            for part in parts
-        ]
-        yield _terms(*calls)
-        x = block(x, position, Uncast(state), visible, layer=layer, sharpen=rule.temperature)
+        yield _terms(*(block.attention.call(part, shared, layer=layer) for part in parts))
+        x = block(x, shared, layer=layer)
         bare = torch.zeros_like(x)
 
 

@@ -23,8 +23,8 @@ from floater.lab.tasks.finetuning.text import TextSettings, TextTask, as_rows, d
 from floater.lab.tasks.language_modeling.data import Rows
 from floater.lab.tasks.language_modeling.far import doubling, ranges
 from floater.lab.tasks.measurement import Measurement, check_edges, perplexity
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
-from floater.lab.tasks.task import Prepared
 from floater.lab.training.run import RESULT, RunPath
 from floater.lab.training.settings import check_numbers
 

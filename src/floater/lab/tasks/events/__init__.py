@@ -20,8 +20,9 @@ from floater.lab.tasks.events.examples import next_batch, pieces, values_batch
 from floater.lab.tasks.events.settings import Columns, Data, EventsSettings
 from floater.lab.tasks.examples import Collate, Encoded, in_batches
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
-from floater.lab.tasks.task import Prepared, Splits, Task
+from floater.lab.tasks.task import Task
 from floater.lab.training.model import evaluating
 from floater.lab.training.run import RunPath
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries

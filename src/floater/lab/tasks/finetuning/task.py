@@ -28,8 +28,9 @@ from floater.lab.tasks.finetuning.extension import Extend, extend
 from floater.lab.tasks.finetuning.features import CutTexts, Features, collate, loss, predict
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug, Training
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.settings import RunSettings, files_of
-from floater.lab.tasks.task import Prepared, Task
+from floater.lab.tasks.task import Task
 from floater.lab.training.model import load_model
 from floater.lab.training.optimizer import flow_parameters
 from floater.lab.training.run import RunPath

@@ -19,8 +19,9 @@ from floater.lab.tasks.finetuning.task import CheckpointTask, FineTuningSettings
 from floater.lab.tasks.language_modeling.data import Rows, encode_documents, read_documents
 from floater.lab.tasks.language_modeling.score import Score, rows_score
 from floater.lab.tasks.language_modeling.settings import TextData
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.settings import check_block
-from floater.lab.tasks.task import Prepared, vocabulary_of
+from floater.lab.tasks.task import vocabulary_of
 from floater.lab.text.ragged import Ragged
 from floater.lab.training.model import evaluating
 from floater.lab.training.run_trainer import RunTrainer

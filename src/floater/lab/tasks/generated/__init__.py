@@ -23,8 +23,9 @@ from floater.lab.tasks.generated.data import collate, encode, generate, vocabula
 from floater.lab.tasks.generated.score import Solver, score, score_bins
 from floater.lab.tasks.generated.settings import Data, GeneratedSettings
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
-from floater.lab.tasks.task import Prepared, Splits, Task
+from floater.lab.tasks.task import Task
 from floater.lab.training.model import set_reading
 from floater.lab.training.run import RunPath
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification

@@ -18,9 +18,9 @@ from floater.lab.tasks.finetuning.features import LABEL, Features, encode_texts
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.lab.tasks.glue.score import measure, predictions, submission
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.prepared import Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
-from floater.lab.tasks.task import Splits
 from floater.lab.text.tupe import tokens
 from floater.lab.training.paths import paths_in
 from floater.lab.training.settings import check_numbers

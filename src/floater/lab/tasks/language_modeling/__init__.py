@@ -40,9 +40,10 @@ from floater.lab.tasks.language_modeling.score import (
 from floater.lab.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.lab.tasks.measurement import Measurement, check_edges
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import vocabulary_size
-from floater.lab.tasks.task import Prepared, Task, vocabulary_of
+from floater.lab.tasks.task import Task, vocabulary_of
 from floater.lab.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.lab.training import StreamSampler, smoothed_loss
 from floater.lab.training.arguments import warmup_steps

@@ -17,10 +17,10 @@ from floater.lab.tasks.corpora.squad import Question, Questions, read_squad
 from floater.lab.tasks.finetuning.features import Features
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.prepared import Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.squad.features import Windows, read_answers, windows, with_threshold
 from floater.lab.tasks.squad.score import best_scores, score
-from floater.lab.tasks.task import Splits
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import check_numbers
 

@@ -1,0 +1,47 @@
+"""Results that are made up, of a study that never ran."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from floater.lab.settings import make
+from floater.lab.study.grid import Grid, Trial, Variant
+from floater.lab.study.results import Outcome, Results
+from floater.lab.study.settings import StudySettings
+from floater.lab.tasks.measurement import Array, Measurement
+
+LENGTHS = np.repeat([5, 20, 40, 100], 100)
+
+
+def build_study(
+    variants: list[str],
+    seeds: list[int] | dict[str, list[int]],
+    right: Callable[[str, int], Array],
+    finished: Callable[[str, int], bool] = lambda variant, seed: True,
+    lengths: Callable[[str], Array] = lambda variant: LENGTHS,
+    starts: Mapping[str, str] = MappingProxyType({}),
+    comparisons: Sequence[Sequence[str]] = (),
+) -> Results:
+    """A study of some variants: which answers each trial has right."""
+    tree = {"folder": "study", "models": dict.fromkeys(variants), "bins": [10, 30, 50]}
+    settings_tree = {"tests": {"lengths": {}}, "comparisons": [list(pair) for pair in comparisons]}
+    settings = make(StudySettings, tree | settings_tree, "made up")
+    there = [
+        Variant(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds, starts.get(name))
+        for name in variants
+    ]
+    trials = [Trial(variant, seed, None, Path("study")) for variant in there for seed in variant.seeds]
+    outcomes = []
+    for trial in trials:
+        name, of = trial.variant.name, lengths(trial.variant.name)
+        if finished(name, trial.seed):
+            answers = np.stack([right(name, trial.seed), np.ones(len(of))], axis=1).astype(float)
+            measured = {"lengths": Measurement(of, {"exact": answers})}
+            outcomes.append(Outcome(trial, "finished", measured=measured))
+        else:
+            outcomes.append(Outcome(trial, "failed", error="boom"))
+    return Results(settings, Grid(Path("study"), there, trials, {"lengths": {}}), outcomes)
