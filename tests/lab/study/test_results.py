@@ -223,8 +223,8 @@ def test_a_model_is_compared_with_the_baseline_on_each_task(baseline: str | None
         "Significantly better than `plain` in some column: `flow-CoLA`, `flow-RTE`, `flow-STS-B`." in answer
     )
     assert "Best mean" not in answer
-    (of_rte,) = (line for line in summary.sentences(actual) if line.startswith("accuracy"))
-    assert "Against `plain` (with the same task): significantly better: `flow-RTE` (+20.0)." in of_rte
+    (rte,) = (line for line in summary.sentences(actual) if line.startswith("accuracy"))
+    assert "Against `plain` (with the same task): significantly better: `flow-RTE` (+20.0)." in rte
     marked = {row[0].text: row[2].text[-1] for row in tables.scores(actual).rows}
     assert (marked["flow-RTE"], marked["plain-RTE"]) == ("▲", "0")
 
