@@ -5,10 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from torch import Tensor
 
 from floater import PositionModel
 from floater.encodings import Card, registry
+
+# No test rests on the speed of the machine.
+settings.register_profile("untimed", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -59,7 +59,7 @@ def graph_of(size, edges, kind=nx.DiGraph):
     return graph
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(parent_lists(), min_size=1, max_size=3))
 def test_trees_have_the_depths_ancestors_and_common_ancestors_of_networkx(batch):
     tree = trees(batch)
@@ -81,7 +81,7 @@ def test_trees_have_the_depths_ancestors_and_common_ancestors_of_networkx(batch)
     assert bool((lowest[~tree.valid] == -1).all())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(edge_lists(), min_size=1, max_size=3))
 def test_distances_are_those_of_networkx(batch):
     structure = graphs([edges for _, edges in batch], sizes=[size for size, _ in batch])
@@ -91,7 +91,7 @@ def test_distances_are_those_of_networkx(batch):
         assert actual == [[lengths[u].get(v, -1) for v in range(size)] for u in range(size)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(edge_lists(), min_size=1, max_size=3))
 def test_paths_carry_the_labels_of_the_lowest_of_networkx_shortest_paths(batch):
     structure = graphs([edges for _, edges in batch], sizes=[size for size, _ in batch])
@@ -113,7 +113,7 @@ def test_paths_carry_the_labels_of_the_lowest_of_networkx_shortest_paths(batch):
             assert rows[pair[sample, u, v]].tolist() == wanted
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(edge_lists(), min_size=1, max_size=3), st.integers(1, 8))
 def test_laplacian_vectors_solve_the_eigenvalue_problem_of_networkx(batch, count):
     structure = graphs([edges for _, edges in batch], sizes=[size for size, _ in batch])
@@ -135,7 +135,7 @@ def test_laplacian_vectors_solve_the_eigenvalue_problem_of_networkx(batch, count
             assert next(x for x in column if abs(x) > column.abs().max() - 1e-7) > 0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(edge_lists(), min_size=1, max_size=3), st.integers(1, 3), st.randoms())
 def test_colours_part_nodes_as_networkx_does_and_do_not_depend_on_names(batch, rounds, random):
     structure = graphs([edges for _, edges in batch], sizes=[size for size, _ in batch])
@@ -155,7 +155,7 @@ def test_colours_part_nodes_as_networkx_does_and_do_not_depend_on_names(batch, r
         assert actual == [again[name[node]] for node in range(size)]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(edge_lists())
 def test_intimacy_is_personalised_pagerank(case):
     size, edges = case
@@ -171,7 +171,7 @@ def test_intimacy_is_personalised_pagerank(case):
         torch.testing.assert_close(row, torch.tensor(list(wanted.values())).double(), rtol=1e-6, atol=1e-8)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(parent_lists())
 def test_the_binary_form_hangs_siblings_under_one_another(parents):
     actual, branch = (x[0].tolist() for x in left_child_right_sibling(torch.tensor([parents])))

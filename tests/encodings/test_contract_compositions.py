@@ -51,7 +51,7 @@ def test_chosen_compositions(models, check):
     check_contract("compose", check, {"models": models})
 
 
-@settings(max_examples=12, derandomize=True, deadline=None)
+@settings(max_examples=12, derandomize=True)
 @given(compositions())
 def test_random_compositions(encoding):
     name, options = encoding

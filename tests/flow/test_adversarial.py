@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # what tests and
 from adversarial import KINDS, campaign
 
 
-@settings(deadline=None, max_examples=2)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 10**6))
 def test_no_adversarial_field_is_silently_wrong(seed):
     ends = campaign(len(KINDS), seed)

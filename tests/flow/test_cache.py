@@ -15,7 +15,7 @@ from floater.flow import FlowDiverged, FlowEncoder, FlowInaccurate, solve
 from floater.flow.cache import VectorTable
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.lists(st.integers(0, 120), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_any_sequence_of_requests_to_a_cache_gets_the_right_vectors(requests):
     model = encoder().eval()
@@ -303,7 +303,7 @@ def test_changed_parameters_empty_the_cache(change, baked):
 
 
 @pytest.mark.parametrize("baked", [True, False])
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(chance=st.randoms(use_true_random=False))
 def test_exchanged_and_negated_elements_are_seen(baked, chance):
     """What has equal sums, norms or sets of elements is not the same parameter."""

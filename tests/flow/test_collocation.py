@@ -229,7 +229,7 @@ def test_the_sum_of_a_sinusoid_and_a_learned_field():
     assert flow_error(p[:, 0], sinusoid(times, 8)) < 1e-5
 
 
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(
     scale=st.floats(0.02, 3.0),
     activation=st.sampled_from(["tanh", "silu", "gelu", "relu"]),
@@ -362,7 +362,7 @@ def integral(field, start, times):
     return start.double() + moved.unsqueeze(1)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     steep=st.floats(0.5, 5.0).map(lambda x: 10**x),
     at=st.floats(0, 10),

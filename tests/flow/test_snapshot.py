@@ -27,7 +27,7 @@ DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_every_bit_of_a_tensor_counts(dtype, data):
     """Against bytes compared by Python."""

@@ -139,7 +139,7 @@ def test_errors_follow_the_tolerance(method):
     assert tight < 1e-3
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=12, unique=True))
 def test_irregular_times_give_what_a_fresh_solve_to_each_gives(hundredths):
     field, start = field_and_start(dim=4, rows=2)

@@ -367,7 +367,7 @@ runs = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(run=runs)
 @example(run=Run(Data(["3e-4", "1e5", "null", "2024-01-01", "\x85", "=", "<<", "é\U0001f600", " a\n b "])))
 @example(run=Run(Data([]), Position(layers="1", options={"<<": {}, "a.b": "~", "": [[], {}, "1e3", 1e300]})))

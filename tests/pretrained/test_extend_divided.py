@@ -65,7 +65,7 @@ def test_the_slowest_frequencies_fade_by_a_raised_cosine(tmp_path: Path) -> None
 
 
 @given(half=st.integers(2, 40), trained=st.integers(8, 9999), clipped=st.integers(2, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_clipping_keeps_the_order_of_frequencies(half: int, trained: int, clipped: int) -> None:
     frequencies = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
     factors = torch.tensor(clipped_factors(frequencies, trained, min(clipped, half)), dtype=torch.float64)

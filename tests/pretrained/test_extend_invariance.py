@@ -137,7 +137,7 @@ def test_parts_with_cached_keys(name: str, method: str | None, options: dict[str
     close(steps(model, CACHES[kind](model), (0, 28, 29, 70, 90, 91, MORE), ids, mask)[:1, -LONG:], expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.sampled_from([("llama", "self_extend"), ("gemma3", "self_extend"), ("gpt_neox", "log_n")]),
     st.lists(st.integers(1, MORE), min_size=2, max_size=3),

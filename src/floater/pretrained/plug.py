@@ -161,7 +161,9 @@ def plug(
     if clock is not None:
         if options or table is not None or names != NAMES or max_length != _LENGTH:
             raise PlugError("a clock is no flow: it goes with blocks, start and freeze_model alone")
-        return _plug_clocks(outer, model, clock, blocks, start, freeze_model)
+        report = _plug_clocks(model, clock, blocks, start, freeze_model)
+        warn_of_adapters(outer, "floater", "plug")
+        return report
     completed = complete_options({"start": start, **options})
     specs = find_bodies(model, table)
     chosen = chosen_blocks(blocks, max(spec.depth for spec in specs))
@@ -195,7 +197,8 @@ def plug(
         # observers instead of wrapped modules keep names in the state_dict and targets of PEFT the same
         state.forwards.append((observe(model.get_submodule(body.path), body), body))
     state.injections = [(module, i, module.register_forward_hook(i)) for module, i in injections]
-    _finish(outer, model, state)
+    _finish(model, state)
+    warn_of_adapters(outer, "floater", "plug")
     fields = {
         field: (width, tuple(trajectory.name for trajectory in widths if trajectory.field == field))
         for field, width in field_widths.items()
@@ -204,7 +207,6 @@ def plug(
 
 
 def _plug_clocks(
-    outer: nn.Module,
     model: nn.Module,
     clock: Mapping[str, Any],
     blocks: str | list[int],
@@ -217,7 +219,7 @@ def _plug_clocks(
     which = chosen_blocks(blocks, max(spec.depth for spec in specs))
     clocks, state.turns = add_clocks(model, specs, which, chosen, start)
     _attach(model, clocks, state, freeze_model)
-    _finish(outer, model, state)
+    _finish(model, state)
     return Report({}, sum(parameter.numel() for parameter in clocks.parameters()), len(state.turns))
 
 
@@ -234,14 +236,13 @@ def _attach(model: nn.Module, part: nn.Module, state: PlugState, freeze_model: b
     model.__dict__["_floater_plug"] = state
 
 
-def _finish(outer: nn.Module, model: nn.Module, state: PlugState) -> None:
+def _finish(model: nn.Module, state: PlugState) -> None:
     """Record what was plugged, once the hooks are there."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()  # a graph that was compiled without the hooks would run without them
     record(model, {**state.options, "baked": None})
     state.origin = rename(model, UNSAVED)
     allow_to_run(model)
-    warn_of_adapters(outer, "floater", "plug")
 
 
 def _uses(

@@ -117,7 +117,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         if input_ids is not None:
             positions = positions.but(token=input_ids)
         rule = self.encoder.rule(reading)
-        (positions,) = self.encoder.timed(rule, positions, batch=len(x), apart=True)
+        (positions,) = self.encoder.timed(rule, positions, batch=x.shape[0], apart=True)
         with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
             hidden = self.encoder(x, positions, reading=reading)
         out = recorded.output(hidden)
@@ -285,7 +285,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             self.encoder.rule(reading),
             source_positions,
             target_positions,
-            batch=len(read),
+            batch=read.shape[0],
             before=(encoder_outputs, cache),
         )
         asked = output_hidden_states, output_attentions

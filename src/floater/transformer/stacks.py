@@ -242,7 +242,7 @@ class Encoder(Stack):
             ValueError: if a reading or a cache is given where times are random.
         """
         rule = self.rule(reading)
-        (positions,) = self.timed(rule, positions, batch=len(x), before=(cache,))
+        (positions,) = self.timed(rule, positions, batch=x.shape[0], before=(cache,))
         positions = positions if rule.group is None else positions.but(group=rule.group)
         memory_state: Any = None  # of the remembered and the new tokens, as queries and keys
         if memory is not None:

@@ -27,7 +27,7 @@ def number(r, reach):
     return 2 * min(r, reach) if r >= 0 else 2 * min(-r, reach) + 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.integers(1, 7).flatmap(
         lambda n: st.tuples(st.just(n), st.sets(st.tuples(*[st.integers(0, n - 1)] * 2)))

@@ -53,7 +53,7 @@ def small_trees(draw):
     return parents
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(small_trees(), min_size=1, max_size=3), st.booleans(), st.booleans())
 def test_the_way_to_the_root_is_encoded(batch, weighted, binary):
     torch.manual_seed(0)

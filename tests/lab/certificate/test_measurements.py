@@ -156,7 +156,7 @@ def text(seed, sentences=400):
     return ". ".join([" ".join(letters), *rows]) + "."
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(length=st.integers(1200, 1800), seed=st.integers(0, 2**31), kind=st.sampled_from([*KINDS]))
 def test_every_needle_is_in_a_text_of_at_most_the_length(tokenizer, length, seed, kind):
     hay = haystack(kind, tokenizer, text(seed), length, [seed])

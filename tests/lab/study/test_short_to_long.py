@@ -37,7 +37,7 @@ def files(folder: Path, sources: list[str], targets: list[str] | None = None, na
     seed=st.integers(0, 5),
     unique=st.booleans(),
 )
-@examples(max_examples=60, deadline=None)
+@examples(max_examples=60)
 def test_short_ones_train_and_long_ones_test(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seed: int, unique: bool
 ) -> None:

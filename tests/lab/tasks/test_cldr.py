@@ -40,7 +40,7 @@ def test_bins_are_those_of_the_paper():
     assert BINS == ((80, 100), (100, 120), (120, 140), (140, None))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     direction=st.sampled_from(DIRECTIONS),
     seed=st.integers(-5, 2**40),

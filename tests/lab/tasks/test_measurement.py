@@ -16,7 +16,7 @@ LINES = st.lists(st.sampled_from(["ein Hut", "ein roter Hut .", "der Mann", "auf
 
 
 @given(LINES, st.randoms(use_true_random=False))
-@examples(max_examples=40, deadline=None)
+@examples(max_examples=40)
 def test_summed_statistics_give_sacrebleus_scores(hypotheses: list[str], random: object) -> None:
     references = hypotheses[1:] + hypotheses[:1]
     actual = score(hypotheses, references).statistics

@@ -102,7 +102,7 @@ def test_unknown_language_is_refused():
 
 
 @given(order=st.permutations(range(len(REFERENCES))))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_order_of_sentences_does_not_matter(order):
     permuted = score([HYPOTHESES[i] for i in order], [REFERENCES[i] for i in order], language="de")
     straight = score(HYPOTHESES, REFERENCES, language="de")
@@ -157,7 +157,7 @@ def test_a_bin_of_wrong_translations_is_0_and_not_none():
     lengths=st.lists(st.integers(0, 30), min_size=1, max_size=5),
     edges=st.sets(st.integers(1, 30), min_size=1, max_size=4).map(sorted),
 )
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_every_sentence_is_in_the_one_bin_of_its_length(lengths, edges):
     bounds = zip([0, *edges], [*edges, 99], strict=True)
     counts = [sum(low <= n < high for n in lengths) for low, high in bounds]

@@ -11,7 +11,7 @@ from floater.lab.training import ExampleBatchSampler, TokenBatchSampler
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=60)
 BUDGET = st.integers(12, 40)
 SEED = st.integers(0, 2**32)
-FAST = settings(deadline=None, max_examples=60)
+FAST = settings(max_examples=60)
 
 
 def epoch(sampler: TokenBatchSampler, number: int) -> list[list[int]]:

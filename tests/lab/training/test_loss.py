@@ -7,7 +7,7 @@ from floater.lab.training import smoothed_cross_entropy, smoothed_loss
 from floater.lab.training.loss import with_auxiliary_loss
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.floats(0, 1), st.integers(2, 7), st.integers(0, 1000))
 def test_is_the_cross_entropy_to_the_smoothed_distribution(smoothing: float, classes: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)

@@ -140,7 +140,7 @@ def test_a_problem_reads_its_options_and_refuses_those_of_others(problem: str) -
     assert seen & options == {*PROBLEMS[problem].options}
     for name in options - seen:
         default = getattr(dataset, name)
-        other = not default if isinstance(default, bool) else default + 1
+        other = not default if isinstance(default, bool) else default / 2 if default < 1 else default + 1
         with pytest.raises(
             ValueError, match=f"{name} is {other}, which problem '{problem}' does not read; of"
         ):

@@ -72,7 +72,7 @@ def test_answers_of_articles_alone_count_by_version() -> None:
     assert (two.scores["has_answer_exact"], two.scores["has_answer_f1"]) == (0, 0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000))
 def test_no_threshold_is_better_than_the_best(seed: int) -> None:
     """Tried one by one: every threshold at, between and beyond the values."""

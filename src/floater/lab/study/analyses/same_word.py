@@ -77,7 +77,7 @@ def same_word_logits(
                 if has_decoder:
                     inputs["decoder_input_ids"] = ids
                 elif not is_ours:
-                    inputs["attention_mask"] = torch.ones_like(ids)
+                    inputs |= {"attention_mask": torch.ones_like(ids), "return_dict": True}
                 out = body(input_ids=ids, output_attentions=True, **inputs)
                 for location, weights in _weights(out).items():
                     maps.setdefault(location, []).append(weights[0].float().cpu().log())

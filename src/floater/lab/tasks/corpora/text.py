@@ -247,7 +247,7 @@ def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:
         ...     en, de = pathlib.Path(folder, "en"), pathlib.Path(folder, "de")
         ...     _ = en.write_text("Hello.\\n\\nThank you.\\n"), de.write_text("Hallo.\\nJa.\\nDanke.\\n")
         ...     read_pairs(en, de)
-        Pairs(source=['Hello.', 'Thank you.'], target=['Hallo.', 'Danke.'], skipped=1)
+        Pairs(source=['Hello.', 'Thank you.'], target=['Hallo.', 'Danke.'], skipped=1, fields=None)
     """
     sources, targets = read_lines(source), read_lines(target)
     names = f"{os.fspath(source)} and {os.fspath(target)}"
