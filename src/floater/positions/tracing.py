@@ -68,12 +68,14 @@ def in_context_parallel() -> bool:
     """Return whether PyTorch's `context_parallel` shows this process a part of each text.
 
     It replaces `scaled_dot_product_attention` by a function that passes keys around; other attention, and
-    whatever counts tokens, would take the part for the whole.
+    whatever counts tokens, would take the part for the whole. Compiled code cannot look, and gets False.
 
     Example:
         >>> in_context_parallel()
         False
     """
+    if torch.compiler.is_compiling():
+        return False
     return "context_parallel" in (getattr(F.scaled_dot_product_attention, "__module__", None) or "")
 
 
