@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,18 +14,20 @@ from transformers import DataCollatorWithFlattening, DynamicCache, LlamaConfig, 
 from transformers.masking_utils import create_causal_mask, find_packed_sequence_indices
 from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
+import floater
 from floater.positions import build_positions
+from floater.testing.inputs import randomize_zeros
 
 PADDING = 1
 LEFT = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1]])
 
 
-def llama() -> Any:
+def llama(**options: Any) -> Any:
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
-            pad_token_id=PADDING, eos_token_id=None,
+            pad_token_id=PADDING, eos_token_id=None, **options,
         )
     ).eval()  # fmt: skip
 
@@ -64,6 +67,33 @@ def test_packed_documents(lengths: list[int]) -> None:
     by_ids = build_positions(ids.shape, position_ids=ids)
     assert torch.equal(by_documents.query, ids)
     assert torch.equal(by_documents.key, by_ids.key)
+
+
+CHANGES = {
+    "plug": floater.plug,
+    **{name: partial(floater.extend, length=64, method=name) for name in ("clex", "self_extend", "log_n")},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@torch.no_grad()
+def test_texts_packed_for_flash_attention(change: Any) -> None:
+    """Batches of DataCollatorWithFlattening have the logits of the texts alone, or are refused."""
+    model = llama(max_position_embeddings=32)
+    change(model)
+    randomize_zeros(model)
+    texts = [[7, 8, 9, 4, 5], [3, 2], [4, 4, 6, 8]]
+    collator = DataCollatorWithFlattening(return_tensors="pt", return_flash_attn_kwargs=True)
+    batch = collator([{"input_ids": text} for text in texts])
+    del batch["labels"]
+    packed = model(**batch, use_cache=False).logits
+    alone = [model(torch.tensor([text])).logits for text in texts]
+    torch.testing.assert_close(packed, torch.cat(alone, 1))
+    with pytest.raises(ValueError, match=r"^texts packed by cu_seq_lens_q see .*; pass use_cache=False$"):
+        model(**batch)
+    del batch["position_ids"]
+    with pytest.raises(ValueError, match=r"^cu_seq_lens_q packs texts, .*; pass position_ids, too, as .*$"):
+        model(**batch, use_cache=False)
 
 
 @settings(deadline=None)

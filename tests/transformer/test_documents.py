@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DataCollatorWithFlattening, DynamicCache
 
 from floater import PositionError, Positions, catalogue
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
@@ -114,6 +114,42 @@ def test_positions_restart_in_each_document():
         assert torch.equal(one[mask.bool()], other[mask.bool()])
     last = Positions.from_documents(ids, mask=mask, queries=2)
     assert torch.equal(last.visible, positions.visible[:, -2:])
+
+
+@pytest.mark.parametrize("name", ["rotary", "floater", "alibi"])
+def test_cumulative_lengths_pack_a_row(name):
+    """FlashAttention's cu_seqlens: logits and loss are those of the texts alone."""
+    model = build_model(FloaterForCausalLM, name)
+    texts = [[5, 6, 7], [8, 9], [7, 7, 5, 6]]
+    batch = DataCollatorWithFlattening(return_tensors="pt", return_flash_attn_kwargs=True)(
+        [{"input_ids": text} for text in texts]
+    )
+    positions = Positions.from_cu_seqlens(batch["cu_seq_lens_q"])
+    row = batch["input_ids"]
+    packed = model(row, positions=positions, labels=row)
+    alone = [model(torch.tensor([text]), labels=torch.tensor([text])) for text in texts]
+    torch.testing.assert_close(packed.logits, torch.cat([each.logits for each in alone], 1))
+    counts = torch.tensor([2, 1, 3])
+    torch.testing.assert_close(
+        packed.loss, sum(n * each.loss for n, each in zip(counts, alone, strict=True)) / 6
+    )
+    with pytest.raises(TypeError, match=r"pass positions=Positions.from_cu_seqlens\(cu_seq_lens_q\)$"):
+        model(**batch)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (torch.tensor([0, 2, 2]), r"cu_seqlens are \[0, 2, 2\]; they must begin at 0 and rise"),
+        (torch.tensor([2, 3]), r"cu_seqlens are \[2, 3\]"),
+        (torch.tensor([0.0, 3.0]), r"cu_seqlens is \(2,\) of torch.float32"),
+        (torch.tensor([[0, 3]]), r"cu_seqlens is \(1, 2\) of torch.int64; it must be \(documents \+ 1,\)"),
+        (torch.tensor([0]), r"cu_seqlens is \(1,\)"),
+    ],
+)
+def test_what_are_no_cumulative_lengths_is_refused(lengths, message):
+    with pytest.raises(ValueError, match=message):
+        Positions.from_cu_seqlens(lengths)
 
 
 def test_padding_on_the_left_or_inside_of_a_document_counts_for_nothing():

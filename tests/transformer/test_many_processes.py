@@ -1,8 +1,11 @@
 """Two processes compute what one does: sharded weights in bfloat16, shared heads."""
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -10,7 +13,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._context_parallel import _attention
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.distributed import DistributedConfig
@@ -23,6 +29,7 @@ from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterModel
 from processes import in_two_processes
 
 MASK = torch.tensor([[1] * 7, [1] * 5 + [0] * 2])
+PARTS = "none", "rotary", "sinusoidal", "floater", "complex", "floater_rotary"
 STYLES = {"colwise": ColwiseParallel, "rowwise": RowwiseParallel}
 
 
@@ -133,6 +140,64 @@ def check_fsdp(meshes: list[DeviceMesh]) -> None:
                 )
 
 
+@contextlib.contextmanager
+def keys_of_all_processes() -> Iterator[None]:
+    """Let causal SDPA attend to the keys of earlier processes, as `context_parallel` does on a GPU."""
+    rank, inner = dist.get_rank(), F.scaled_dot_product_attention
+
+    def attend(q, k, v, attn_mask=None, is_causal=False, **options):
+        assert attn_mask is None
+        assert is_causal
+        k, v = (torch.cat(gather(x.contiguous()), 2) for x in (k, v))
+        if options.pop("enable_gqa", False):
+            k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(rank * q.shape[2])
+        return inner(q, k, v, attn_mask=seen, **options)
+
+    def gather(x):
+        parts = [torch.empty_like(x) for _ in range(2)]
+        dist.all_gather(parts, x)
+        return parts
+
+    attend.__module__ = _attention.__name__
+    with mock.patch.object(F, "scaled_dot_product_attention", attend):
+        yield
+
+
+@torch.no_grad()
+def check_context_parallel(mesh: DeviceMesh, folder: Path) -> None:
+    """Halves of a text at `position_ids` have the logits of the text; what would read a part is refused."""
+    plugged, extended = (LlamaForCausalLM.from_pretrained(folder) for _ in range(2))
+    floater.plug(plugged)
+    floater.extend(extended, 64, "yarn")
+    models = [FloaterForCausalLM(config(name, {}, is_decoder=True)) for name in PARTS]
+    ids, options = torch.arange(14)[None] % SIZES["vocabulary"], {"use_cache": False}
+    half = slice(7 * dist.get_rank(), 7 * dist.get_rank() + 7)
+    at = torch.arange(14)[None, half]
+    for model in (*models, plugged, extended):
+        randomize_zeros(model.eval())
+        expected = model(ids, **options).logits[:, half]
+        with keys_of_all_processes():
+            actual = model(ids[:, half], position_ids=at, **options).logits
+            if model in models:
+                placed = model(ids[:, half], positions=Positions(at, at), **options).logits
+                torch.testing.assert_close(placed, expected)
+        torch.testing.assert_close(actual, expected)
+    with context_parallel(mesh, buffers=[part := ids.clone()], buffer_seq_dims=[1]):
+        for model in (*models, plugged):
+            with pytest.raises(ValueError, match=r"^within context_parallel .* pass position_ids.*$"):
+                model(part, **options)
+        for name in ("alibi", "shaw", "fire", "rnn_transformer"):
+            model = FloaterForCausalLM(config(name, {}, is_decoder=True)).eval()
+            with pytest.raises(PositionError, match=r"^context_parallel shows .* a part of each text; .*$"):
+                model(part, position_ids=at, **options)
+        for method in ("clex", "self_extend", "log_n"):
+            model = LlamaForCausalLM.from_pretrained(folder)
+            floater.extend(model, 64, method)
+            with pytest.raises(ValueError, match=r"^a model extended by .* reads the positions of all.*$"):
+                model(part, position_ids=at, **options)
+
+
 def check_ddp() -> None:
     """Gradients of two halves of a batch are averaged to those of the whole batch."""
     torch.manual_seed(0)
@@ -157,6 +222,7 @@ def compare(folder: Path) -> int:
     check_refusals(mesh)
     check_tp_plan(folder / "model")
     check_pretrained(folder / "llama")
+    check_context_parallel(mesh, folder / "llama")
     print(len(served), "encodings")
     dist.destroy_process_group()
     return 0

@@ -1,4 +1,4 @@
-"""Checks of positions that hold in compiled code, and the refusal of traces, which would not check."""
+"""Checks of positions that hold in compiled code, and the refusal of what would not check."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def require(
@@ -60,4 +61,35 @@ def refuse_trace(error: type[Exception], what: str, instead: str) -> None:
         raise error(
             f"{what} cannot be traced by torch.jit.trace, nor exported by what traces: positions of the "
             f"example would be constants; {instead}"
+        )
+
+
+def in_context_parallel() -> bool:
+    """Return whether PyTorch's `context_parallel` shows this process a part of each text.
+
+    It replaces `scaled_dot_product_attention` by a function that passes keys around; other attention, and
+    whatever counts tokens, would take the part for the whole. Compiled code cannot look, and gets False.
+
+    Example:
+        >>> in_context_parallel()
+        False
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return "context_parallel" in (getattr(F.scaled_dot_product_attention, "__module__", None) or "")
+
+
+def refuse_counting(error: type[Exception]) -> None:
+    """Refuse to count tokens where a process reads a part of a text.
+
+    Raises:
+        Exception: of that type, within PyTorch's `context_parallel`.
+
+    Example:
+        >>> refuse_counting(ValueError)
+    """
+    if in_context_parallel():
+        raise error(
+            "within context_parallel a process reads a part of a text and cannot count its tokens; pass "
+            "position_ids, sharded as the tokens are"
         )

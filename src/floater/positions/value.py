@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -153,6 +154,35 @@ class Positions(PositionFields):
             )
         ids, mask = document_ids(lengths, device)
         return cls.from_documents(ids, mask=mask)
+
+    @classmethod
+    def from_cu_seqlens(cls, cu_seqlens: Tensor) -> Positions:
+        """Pack documents into one row by their cumulative lengths, FlashAttention's `cu_seqlens`.
+
+        Args:
+            cu_seqlens: (documents + 1,) integers: 0, and the end of each document.
+
+        Returns:
+            Positions as of `from_documents`, on the device of the lengths.
+
+        Raises:
+            ValueError: if the lengths are no integers (documents + 1,), or do not rise from 0.
+
+        Example:
+            >>> positions = Positions.from_cu_seqlens(torch.tensor([0, 2, 5], dtype=torch.int32))
+            >>> positions.query.tolist(), positions.document.tolist()
+            ([[0, 1, 0, 1, 2]], [[0, 0, 1, 1, 1]])
+        """
+        if cu_seqlens.ndim != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
+            raise ValueError(
+                f"cu_seqlens is {tuple(cu_seqlens.shape)} of {cu_seqlens.dtype}; it must be (documents + 1,) "
+                "of torch.int32"
+            )
+        ends = cu_seqlens.tolist()
+        if ends[0] or any(end <= begin for begin, end in pairwise(ends)):
+            raise ValueError(f"cu_seqlens are {ends}; they must begin at 0 and rise")
+        lengths = [end - begin for begin, end in pairwise(ends)]
+        return cls.packed([lengths], device=cu_seqlens.device)
 
     @classmethod
     def from_documents(

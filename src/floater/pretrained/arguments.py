@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.positions import Positions, build_positions
+from floater.positions.tracing import refuse_counting
 from floater.pretrained.families import PlugError
 
 
@@ -47,6 +48,7 @@ def token_positions(
         else:
             mask = None if padding is None else ids != padding
         return _built(shape, mask=mask, position_ids=ids, first=first)
+    refuse_counting(PlugError)
     if isinstance(mask, Tensor) and mask.ndim == 4 and cache is not None and not windowed:
         return _built(shape, pairs=mask[..., : cached + shape[1]])  # a static cache has more slots
     if mask is not None:
@@ -57,6 +59,34 @@ def token_positions(
             ids = (valid.cumsum(1) + cached) * valid + padding  # as RoBERTa counts without a mask
             return _built(shape, mask=valid, position_ids=ids, first=first, below=cached + shape[1])
     return _built(shape, cached, device=_device(arguments))
+
+
+def check_packed(arguments: Mapping[str, Any], config: Any, error: type[Exception]) -> None:
+    """Refuse texts packed by FlashAttention's `cu_seq_lens_q` where a model would not tell them apart.
+
+    Args:
+        arguments: arguments of the body's forward pass by name.
+        config: configuration of the body.
+        error: type of the error.
+
+    Raises:
+        Exception: of that type, if there are no `position_ids`, or there is a cache, with which no attention
+            but FlashAttention separates texts.
+    """
+    if arguments.get("cu_seq_lens_q") is None:
+        return
+    if arguments.get("position_ids") is None:
+        raise error(
+            "cu_seq_lens_q packs texts, whose tokens would be counted as those of one; pass position_ids, "
+            "too, as DataCollatorWithFlattening does by return_position_ids=True"
+        )
+    attention, caches = str(getattr(config, "_attn_implementation", None)), arguments.get("use_cache")
+    caches = getattr(config, "use_cache", False) if caches is None else caches
+    if "flash" not in attention and (caches or arguments.get("past_key_values") is not None):
+        raise error(
+            f"texts packed by cu_seq_lens_q see each other in {attention!r} attention with a cache; pass "
+            "use_cache=False"
+        )
 
 
 def source_positions(arguments: Mapping[str, Any], shape: Sequence[int]) -> Positions:

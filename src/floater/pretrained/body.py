@@ -16,7 +16,7 @@ from floater.flow import FlowVectors
 from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
 from floater.pretrained.adapters import called_again, check_adapters
-from floater.pretrained.arguments import source_positions, token_positions
+from floater.pretrained.arguments import check_packed, source_positions, token_positions
 from floater.pretrained.families import Family, PlugError
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
@@ -89,6 +89,7 @@ class Body:
             raise PlugError("a plugged model does not run in DataParallel; use DistributedDataParallel")
         arguments = {**dict(zip(self.names, args, strict=False)), **kwargs}
         arguments = {name: value for name, value in arguments.items() if value is not None}
+        check_packed(arguments, getattr(module, "config", None), PlugError)
         if not torch.compiler.is_compiling():
             check_adapters(self.root, module, (injection.path for injection in self.injections))
         self.current = BodyState()

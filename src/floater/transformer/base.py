@@ -17,6 +17,7 @@ from transformers import Cache, PreTrainedModel
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
 from floater.positions import Positions, build_positions, merge_positions
+from floater.positions.tracing import refuse_counting
 from floater.transformer.alignment import align
 from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
@@ -40,7 +41,10 @@ def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
     """
     names = [name for name, value in unused.items() if value is not None and value is not False]
     if names := [name for name in names if name not in _HARMLESS]:
-        raise TypeError(f"{type(model).__name__} does not take {', '.join(names)}")
+        instead = (
+            "; pass positions=Positions.from_cu_seqlens(cu_seq_lens_q)" if "cu_seq_lens_q" in names else ""
+        )
+        raise TypeError(f"{type(model).__name__} does not take {', '.join(names)}{instead}")
 
 
 def changed(config: FloaterConfig, **fields: Any) -> FloaterConfig:
@@ -164,6 +168,8 @@ def token_positions(
     require_positions(positions, f"{prefix}positions")
     if positions is not None and position_ids is not None:
         raise ValueError(f"give {prefix}positions or {prefix}position_ids, not both")
+    if positions is None and position_ids is None:
+        refuse_counting(ValueError)
     defaults = build_positions(
         x.shape[:2],
         earlier,

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from floater.encodings import PositionError
 from floater.encodings.attention import AttentionCall
+from floater.positions.tracing import in_context_parallel
 from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
 from floater.transformer.linear import directions, feature_count, linear_attention
@@ -180,3 +182,20 @@ def kernel_for(call: AttentionCall, implementation: str | None) -> Kernel:
     """
     kernels = KERNELS.get(implementation, KERNELS["sdpa"])
     return next(kernel for kernel in kernels if kernel.supports(call))
+
+
+def check_part(call: AttentionCall, kernel: Kernel) -> None:
+    """Refuse an attention to which PyTorch's `context_parallel` would not bring the other processes' keys.
+
+    Raises:
+        PositionError: within `context_parallel`, unless the kernel is SDPA without bias, mask and
+            temperature, and the position model reads no neighbours of a token.
+    """
+    if not in_context_parallel():
+        return
+    plain = isinstance(kernel, Sdpa) and call.mask is None and call.temperature is None
+    if not plain or call.position.overrides("bias") or "documents" in call.position.card.exceptions:
+        raise PositionError(
+            f"context_parallel shows {type(call.position).__name__} a part of each text; it serves encodings "
+            "without biases that read no other token, in SDPA without padding and documents"
+        )

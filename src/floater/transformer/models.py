@@ -277,7 +277,10 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
             **kwargs,
         )
         logits = self.lm_head(self.scaled(outputs.last_hidden_state))
-        if labels is not None and (documents := kwargs.get("document_ids")) is not None:
+        documents = kwargs.get("document_ids")
+        if documents is None and positions is not None:
+            documents = positions.document
+        if labels is not None and documents is not None:
             begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
             labels = labels.masked_fill(begins, IGNORED)
         loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from floater.lab.settings import SettingsError
@@ -13,6 +15,7 @@ from floater.lab.study import ray_launcher, run
 from floater.lab.study.grid import grid
 from floater.lab.study.launch import choose_launcher, run_trials
 from floater.lab.study.settings import Budget
+from floater.lab.study.trial import is_trained
 
 from .small import run_inline, settings
 
@@ -76,3 +79,22 @@ def test_a_cluster_that_lost_its_machines_ends_the_study(
     trials = grid(settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1]), "here")
     with pytest.raises(SettingsError, match=r"lost every machine with 1 cores, 8\.0 GiB of memory"):
         run_trials(trials, launched)
+
+
+def test_a_trial_whose_worker_was_killed_is_tried_again(cluster: Any, tmp_path: Path) -> None:
+    asked = settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1], budget={"trial_memory": 2.0})
+    trials = grid(asked, "here")
+    trials.write(asked.budget.threads)
+    (trial,) = trials.trials
+    started = choose_launcher("ray", asked.budget, tmp_path, {}).start(trial)
+    workers: list[int] = []
+    while not workers:
+        assert started.poll() is None
+        time.sleep(0.5)
+        each = psutil.process_iter(["cmdline", "ppid"])
+        workers = [p.info["ppid"] for p in each if str(tmp_path) in (p.info["cmdline"] or ())]
+    psutil.Process(workers[0]).kill()
+    while (code := started.poll()) is None:
+        time.sleep(0.5)
+    assert code == 0
+    assert is_trained(trial.run)

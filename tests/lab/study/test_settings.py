@@ -54,6 +54,7 @@ from .small import settings
         ({"comparisons": [["none", "none"]]}, "it must be a list of pairs of different variants"),
         ({"budget": {"memory": 1, "trial_memory": 2}}, "trial_memory is 2"),
         ({"budget": {"trial_memory": 0}}, "trial_memory is 0"),
+        ({"budget": {"gpus": 2}}, "gpus is 2; .* on several: torchrun --nproc-per-node=2 -m floater train"),
         ({"launcher": "cluster"}, "launcher"),
     ],
 )

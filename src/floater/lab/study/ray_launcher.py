@@ -20,6 +20,7 @@ from floater.lab.study.settings import Budget
 from floater.lab.study.trial_process import TrialProcess
 
 PATIENCE = 300.0  # seconds that a cluster may be without a machine for a trial
+RETRIES = 3  # of a trial whose worker was killed: it waits until what is left of it has ended, and resumes
 LOOK = 10.0  # seconds between checks of the machines of the cluster
 
 
@@ -49,7 +50,7 @@ class RayLauncher:
         self.resources: dict[str, Any] = {
             "num_cpus": budget.threads,
             "memory": int(budget.trial_memory * GIB),
-            "max_retries": 0,
+            "max_retries": RETRIES,
         }
         there = ray.cluster_resources()
         wanted = {"CPU": budget.threads, "memory": self.resources["memory"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -125,7 +126,11 @@ class Budget:
     def __post_init__(self) -> None:
         check_numbers(self, positive=("memory", "trial_memory", "gpus"), cores=1, threads=1)
         if self.gpus > 1:
-            raise ValueError(f"gpus is {self.gpus}; a trial is one process, which trains on one GPU at most")
+            raise ValueError(
+                f"gpus is {self.gpus:g}; a study trains a trial on one GPU at most; on several: torchrun "
+                f"--nproc-per-node={math.ceil(self.gpus)} -m floater train FOLDER/trials/TRIAL.yaml; then "
+                "the study again"
+            )
         if self.cores is not None and self.threads > self.cores:
             raise ValueError(f"threads is {self.threads}, more than the {self.cores} cores")
         if self.memory is not None and self.trial_memory > self.memory:

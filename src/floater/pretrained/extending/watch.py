@@ -14,8 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.cache_utils import Cache
 
 from floater.positions import Positions, build_positions
-from floater.positions.tracing import refuse_trace
-from floater.pretrained.arguments import cached_length
+from floater.positions.tracing import in_context_parallel, refuse_trace
+from floater.pretrained.arguments import cached_length, check_packed
 from floater.pretrained.extending.caches import KeyPositions, store_positions
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
@@ -134,12 +134,18 @@ class Watch:
                 f"the attention function is {attention!r}, but a model extended by {self.method!r} needs "
                 f"{self.attention!r}: call model.set_attn_implementation({self.attention!r})"
             )
+        if in_context_parallel():
+            raise ExtendError(
+                f"{what} reads the positions of all tokens of a text, of which context_parallel shows "
+                "a part; extend by a method that reads none, such as 'yarn'"
+            )
         bound = self.signature.bind_partial(module, *args, **kwargs).arguments
         inputs = {**bound.pop("kwargs", {}), **bound}
         words = inputs.get("input_ids")
         words = inputs.get("inputs_embeds") if words is None else words
         if words is None:
             return None  # the body refuses it
+        check_packed(inputs, getattr(module, "config", None), ExtendError)
         cache = inputs.get("past_key_values")
         cache = getattr(cache, "self_attention_cache", cache)
         cached, mask = cached_length(cache), inputs.get("attention_mask")
