@@ -72,7 +72,7 @@ def test_a_model_that_chooses_is_looked_at_without_its_head(plugged: bool) -> No
     if plugged:
         floater.plug(model, start="small")
     actual = ["vectors", "permuted_vectors", "similarity", "smoothness", "attention"]
-    shown = [*actual, *["flow"] * plugged, "probe"]
+    shown = [*actual, "same_word", *["flow"] * plugged, "probe"]
     assert kinds(model) == shown
     assert vectors(model, "bert.embeddings.position_embeddings", 5).shape == (5, 16)
 
@@ -89,7 +89,7 @@ def test_no_head_of_a_language_model_is_run() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20, n_positions=24))
     model.lm_head = nn.Identity()
     model.lm_head.register_forward_hook(lambda *_: pytest.fail("the head was run"))
-    assert len(kinds(model)) == 6
+    assert len(kinds(model)) == 7
 
 
 @pytest.mark.parametrize("kind", [BertForMaskedLM, BartForSequenceClassification])
