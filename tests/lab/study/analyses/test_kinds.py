@@ -162,7 +162,8 @@ def test_every_row_of_the_catalogue_has_its_kinds() -> None:
         actual[position] = kinds(model)
         for kind in {"vectors", "attention", "terms"} & set(actual[position]):
             numbers = shown(model, kind)
-            assert numbers.shape[1] == 6 and not numbers.isinf().any(), (position, kind)
+            assert numbers.shape[1] == 6, (position, kind)
+            assert not numbers.isinf().any(), (position, kind)
             if position in ("floater", "tree"):  # pictures of the others have the same panels
                 draw(model, kind, Options(length=6))
     read = ["same_word", "terms", "probe"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from floater.encodings import AttentionContext, PositionModel, StackSpec, catalogue, options
+from floater.encodings import AttentionContext, StackSpec, catalogue, options
 from floater.encodings.measure import attend
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import Plot, matrix
