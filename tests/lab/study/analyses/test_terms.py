@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from floater import catalogue
 from floater.errors import DataError
 from floater.lab.study.analyses import Terms, draw, logit_terms
+from floater.lab.study.analyses.subject import example_inputs, run_tokens
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterModel
 
 T, HEADS, DIM = 7, 2, 16
@@ -14,6 +16,10 @@ ENCODINGS = [
     *("none", "sinusoidal", "learned", "floater", "universal", "shortformer", "alibi", "t5", "shaw"),
     *("rotary", "deberta", "transformer_xl", "tupe_r", "bert_a", "complex", "da_transformer", "window"),
 ]
+
+STRUCTURES = sorted(name for name, kind in catalogue().items() if hasattr(kind, "needs"))
+FIELDS = [*STRUCTURES, "language_specific", "xl", "xl_heads", "ldpe", "lrpe", "noisy_length"]
+"""Encodings that read what no text has."""
 
 
 def built(position: str, kind: Any = FloaterModel, **more: Any) -> Any:
@@ -31,16 +37,30 @@ def ids(rows: int = 3) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [FloaterModel, FloaterForCausalLM])
-@pytest.mark.parametrize("position", ENCODINGS)
+@pytest.mark.parametrize("position", [*ENCODINGS, *FIELDS])
 def test_the_terms_add_up_to_the_logits_of_the_attention(position: str, kind: Any) -> None:
     model = built(position, kind)
     model.set_attn_implementation("eager")
     terms = logit_terms(model, T, rows=3)
-    attentions = model(ids(), output_attentions=True).attentions
+    inputs = example_inputs(model, ids()) if position in FIELDS else {"input_ids": ids()}
+    attentions = model(**inputs, output_attentions=True).attentions
     assert list(terms) == ["block 1", "block 2"]
     for block, expected in zip(terms.values(), attentions, strict=True):
         logits = sum(block).nan_to_num(nan=-torch.inf)  # type: ignore[call-overload]
-        assert torch.allclose(logits.softmax(-1), expected, atol=1e-6)
+        weights = logits.softmax(-1).nan_to_num()  # a query may see no key
+        assert torch.allclose(weights, expected, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", ["learned", *FIELDS])
+def test_rows_of_a_probe_have_the_fields_that_an_encoding_reads(position: str) -> None:
+    """Every row has the same trees, languages, orders and lengths, and its own tokens."""
+    model = built(position)
+    together, alone = run_tokens(model, ids()), run_tokens(model, ids()[1:2])
+    assert len(together) == 3
+    for states, row in zip(together, alone, strict=True):
+        assert torch.allclose(states[1:2], row)
+    assert not torch.allclose(together[-1][0], together[-1][1])
 
 
 @pytest.mark.parametrize("recipe", ["transformer", "bert"])

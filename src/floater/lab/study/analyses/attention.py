@@ -21,7 +21,7 @@ from floater.lab.study.analyses.subject import (
     load_subject,
     reader,
 )
-from floater.positions import Positions
+from floater.lab.study.analyses.untrained import example_positions
 from floater.transformer.attention import SharedInputs
 from floater.transformer.blocks import Block
 from floater.transformer.stacks import Decoder, Encoder
@@ -142,8 +142,8 @@ def _tells(logits: Tensor) -> bool:
 
 def _logits(stack: Encoder | Decoder, model: PreTrainedModel, length: int) -> list[Tensor]:
     """Return (heads, T, S) of each block's self-attention when all embeddings are zero."""
-    positions, position = Positions.arange(length, device=model.device), stack.position
-    state, rule = position.prepare(positions), stack.rule(None, check=False)
+    position, rule = stack.position, stack.rule(None, check=False)
+    state = position.prepare(example_positions(position, length).to(model.device))
     shared = SharedInputs(position, Uncast(state), sharpen=rule.temperature)
     zeros = torch.zeros(1, length, model.config.hidden_size, device=model.device, dtype=model.dtype)
     blocks = []

@@ -96,7 +96,8 @@ def probe(
     held out. In an encoder-decoder the encoder is probed.
 
     Args:
-        source: see `floater.lab.study.analyses.subject.load_subject`.
+        source: see `floater.lab.study.analyses.subject.load_subject`. What a text lacks, such as a tree, is
+            as in `floater.lab.study.analyses.same_word.same_word_logits`.
         length: tokens of a row; by default the training length, at most 128.
         text: lines, which follow one another in the rows.
         rows: number of rows to fit and to test, together.

@@ -12,13 +12,12 @@ from floater.lab.study.analyses.probe import random_tokens
 from floater.lab.study.analyses.subject import (
     Source,
     evaluation,
+    example_inputs,
     foreign,
     label,
     load_subject,
-    position_models,
     reader,
 )
-from floater.lab.study.analyses.untrained import example_positions
 from floater.transformer.base import FloaterPreTrainedModel
 
 LONGEST, WORDS = 64, 8
@@ -57,14 +56,10 @@ def same_word_logits(
     """
     subject = load_subject(source)
     model, width = subject.model, subject.length(length, LONGEST)
-    body, inputs = reader(model), dict[str, Any]()
-    is_ours, has_decoder = isinstance(model, FloaterPreTrainedModel), False
-    if is_ours:
+    body, has_decoder = reader(model), False
+    if isinstance(model, FloaterPreTrainedModel):
         if model.config.attention != "softmax":
             raise DataError(f"{subject.name} has linear attention: it has no logits")
-        encoding = next(iter(position_models(model).values()))
-        positions = example_positions(encoding, width).to(model.device)
-        inputs["positions"], width = positions, positions.query.shape[1]
         has_decoder = bool(model.config.is_encoder_decoder and getattr(model, "autoregressive", False))
         body = model if has_decoder else body
     maps: dict[str, list[Tensor]] = {}
@@ -73,12 +68,17 @@ def same_word_logits(
         model.set_attn_implementation("eager")  # others keep no weights
         try:
             for token in random_tokens(subject, 1, words, seed).flatten().tolist():
-                ids = torch.full((1, width), token, device=model.device)
+                inputs = example_inputs(model, torch.full((1, width), token))
                 if has_decoder:
+<<<<<<< HEAD
                     inputs["decoder_input_ids"] = ids
                 elif not is_ours:
                     inputs |= {"attention_mask": torch.ones_like(ids), "return_dict": True}
                 out = body(input_ids=ids, output_attentions=True, **inputs)
+=======
+                    inputs["decoder_input_ids"] = inputs["input_ids"]
+                out = body(**inputs, output_attentions=True)
+>>>>>>> audit47
                 for location, weights in _weights(out).items():
                     maps.setdefault(location, []).append(weights[0].float().cpu().log())
         finally:

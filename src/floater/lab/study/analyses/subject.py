@@ -25,6 +25,7 @@ from floater.encodings import PositionModel
 from floater.errors import DataError
 from floater.flow import FlowError
 from floater.lab.settings import peek, read
+from floater.lab.study.analyses.untrained import example_positions
 from floater.lab.tasks.registry import import_modules
 from floater.lab.training.model import configured, load_model, sealed_model
 from floater.lab.training.run import LONGEST as LONGEST_EXAMPLE
@@ -378,6 +379,31 @@ def foreign(failed: str) -> Iterator[None]:
         raise DataError(f"{failed}: {' '.join(str(error).split())[:160]}") from error
 
 
+def example_inputs(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) -> dict[str, Any]:
+    """Return the arguments of a forward pass over tokens, with positions of every field that a model reads.
+
+    A text has no trees, languages, second positions and lengths of its target. A model of this library gets
+    those of `example_positions`, the same for each row.
+
+    Args:
+        model: a Hugging Face model.
+        ids: token ids (batch, T).
+        mask: (batch, T), zero at padding.
+
+    Example:
+        >>> from floater.transformer import FloaterConfig, FloaterModel
+        >>> model = FloaterModel(FloaterConfig.preset("tiny", vocab_size=9, position="xl"))
+        >>> example_inputs(model, torch.zeros(1, 4, dtype=torch.long))["positions"].reordered
+        tensor([[1, 1, 0, 0]])
+    """
+    ids = ids.to(model.device)
+    mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask}
+    if isinstance(model, FloaterPreTrainedModel):
+        inputs["positions"] = example_positions(model, ids.shape[1]).to(model.device)
+    return inputs
+
+
 @torch.no_grad()
 def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) -> list[Tensor]:
     """Return the input of the first block and the output of each block, for token ids.
@@ -396,15 +422,13 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
         PositionError: if the position model does not reach that far.
         DataError: if the model cannot be run on text.
     """
-    stack = reader(model)
-    ids = ids.to(model.device)
-    mask = torch.ones_like(ids) if mask is None else mask.to(model.device)
+    stack, inputs = reader(model), example_inputs(model, ids, mask)
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
     with evaluation(model):
         if inner is not None:
-            return _between_blocks(inner, lambda: stack(input_ids=ids, attention_mask=mask))
+            return _between_blocks(inner, lambda: stack(**inputs))
         with foreign(f"{type(model).__name__} cannot be run on {ids.shape[1]} tokens of text"):
-            out = stack(input_ids=ids, attention_mask=mask, output_hidden_states=True, return_dict=True)
+            out = stack(**inputs, output_hidden_states=True, return_dict=True)
     return [states.cpu() for states in out.hidden_states]
 
 

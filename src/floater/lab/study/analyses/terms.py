@@ -14,7 +14,7 @@ from floater.errors import DataError
 from floater.lab.study.analyses.attention import head_map
 from floater.lab.study.analyses.plotting import label_outer
 from floater.lab.study.analyses.probe import random_tokens, text_tokens
-from floater.lab.study.analyses.subject import Source, evaluation, load_subject, reader
+from floater.lab.study.analyses.subject import Source, evaluation, example_inputs, load_subject, reader
 from floater.positions import Positions
 from floater.transformer.attention import SharedInputs
 from floater.transformer.stacks import Encoder
@@ -79,6 +79,7 @@ def logit_terms(
     Args:
         source: a model of this library that reads text; see
             `floater.lab.study.analyses.subject.load_subject`. In an encoder-decoder it is the encoder.
+            What a text lacks, such as a tree, is as in `same_word_logits`.
         length: tokens of a row; by default the training length, at most 64.
         text: lines, which follow one another in the rows; without it tokens are random.
         rows: number of rows.
@@ -110,13 +111,12 @@ def logit_terms(
         ids = random_tokens(subject, width, rows, seed)
     else:
         ids = text_tokens(subject, text, width, rows)
-    ids = ids.to(subject.model.device)
     body, terms = reader(subject.model), {}
     with evaluation(subject.model):
         entered: list[tuple[Any, ...]] = []
         before = stack.register_forward_pre_hook(lambda module, args: entered.append(args))
         try:
-            body(input_ids=ids, attention_mask=torch.ones_like(ids))
+            body(**example_inputs(subject.model, ids))
         finally:
             before.remove()
         embeddings, positions = entered[0][:2]

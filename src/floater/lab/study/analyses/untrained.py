@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from floater.encodings import AttentionContext, PositionModel, StackSpec, catalogue, options
+from floater.encodings import AttentionContext, StackSpec, catalogue, options
 from floater.encodings.measure import attend
 from floater.errors import DataError
 from floater.lab.study.analyses.plotting import Plot, matrix
@@ -139,8 +139,12 @@ def _pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
     return "vectors", [vectors[0]]
 
 
-def example_positions(model: PositionModel, length: int) -> Positions:
+def example_positions(model: nn.Module, length: int) -> Positions:
     """Return positions with all fields that a model reads; trees and graphs are a binary tree.
+
+    Args:
+        model: a position model, or a model that holds one.
+        length: number of positions.
 
     Example:
         >>> from floater import build
@@ -148,11 +152,10 @@ def example_positions(model: PositionModel, length: int) -> Positions:
         tensor([[1, 1, 0, 0]])
     """
     at = torch.arange(length)[None]
+    positions = Positions(at, at)
     if any(hasattr(module, "needs") for module in model.modules()):
-        return Positions.tree([[(i - 1) // 2 if i else -1 for i in range(length - 1)]])
-    return Positions(
-        at,
-        at,
+        positions = Positions.tree([[(i - 1) // 2 if i else -1 for i in range(length)]])
+    return positions.but(
         target_length=torch.tensor([length]),
         language=at * 0,
         reordered=(length - 1 - at) // 2,
