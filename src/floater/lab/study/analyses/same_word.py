@@ -70,15 +70,8 @@ def same_word_logits(
             for token in random_tokens(subject, 1, words, seed).flatten().tolist():
                 inputs = example_inputs(model, torch.full((1, width), token))
                 if has_decoder:
-<<<<<<< HEAD
-                    inputs["decoder_input_ids"] = ids
-                elif not is_ours:
-                    inputs |= {"attention_mask": torch.ones_like(ids), "return_dict": True}
-                out = body(input_ids=ids, output_attentions=True, **inputs)
-=======
                     inputs["decoder_input_ids"] = inputs["input_ids"]
-                out = body(**inputs, output_attentions=True)
->>>>>>> audit47
+                out = body(**inputs, output_attentions=True, return_dict=True)
                 for location, weights in _weights(out).items():
                     maps.setdefault(location, []).append(weights[0].float().cpu().log())
         finally:
