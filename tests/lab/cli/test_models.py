@@ -70,6 +70,7 @@ def test_the_survey_is_shown_beside_what_is_measured(
         "encodings": "pnat",
     } in topics
     assert fails("models", "--survey", "--columns", "name") == "--survey takes no --columns"
+    assert fails("models", "--survey", "alibi") == "the survey of Dufter et al. (2022) does not list alibi"
     assert fails("models", "--topics", "--year", "2020") == "--topics takes no --year"
     assert fails("models", "t5", "--bibtex", "--format", "csv") == "--bibtex takes no --format"
     assert main(["models", "t5", "floater_rotary", "--bibtex"]) == 0

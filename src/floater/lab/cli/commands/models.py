@@ -90,6 +90,8 @@ def run(arguments: argparse.Namespace) -> None:
     names = list(dict.fromkeys(arguments.names)) or list(catalogue())
     for name in names:
         options(name)  # refuses an unknown name
+    if arguments.survey and all(catalogue()[name].card.survey is None for name in names):
+        raise DataError(f"the survey of Dufter et al. (2022) does not list {', '.join(names)}")
     described = [name for name in names if _is_described(catalogue()[name].card, arguments)]
     rows = [row for name in described if _is_measured(row := listing.columns(name, spec), arguments)]
     if not rows:
