@@ -12,7 +12,7 @@ from floater import PositionModel
 from floater.encodings import Card, registry
 
 # No test rests on the speed of the machine.
-settings.register_profile("untimed", suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 

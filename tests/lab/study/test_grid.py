@@ -161,7 +161,10 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"short_to_long": {"builtin": 40, "builtin_mean": 900}}, "built-in corpus: mean_tokens must lie"),
         ({"seeds": [2**32]}, "trial none-4294967296: training: seed is 4294967296"),
         ({"excluded": {"none": "no"}}, "'none' is among models and among excluded"),
-        ({"budget": {"gpus": 2}}, "gpus is 2.0; a trial is one process"),
+        (
+            {"budget": {"gpus": 2}},
+            "gpus is 2; a study trains a trial on one GPU at most; on several: torchrun --nproc-per-node=2",
+        ),
         (
             {
                 "task": "language_modeling",
