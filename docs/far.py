@@ -295,6 +295,16 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
     pyplot.close(figure)
 
 
+def write_parts(page: Path, parts: dict[str, str]) -> None:
+    """Write parts of a page between the comments with their names."""
+    text = page.read_text(encoding="utf-8")
+    for name, part in parts.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+        text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
+    page.write_text(text, encoding="utf-8")
+
+
 def check(file: Path) -> list[str]:
     """Return the lines of a table of scores that do not follow from the examples beside it."""
     examples, wrong = read_examples(file.with_suffix(".npz")), []
@@ -319,12 +329,7 @@ def main() -> None:
     for name, studies, columns in (("opening", opening, 2), ("lengths", STUDIES, 2)):
         draw(studies, SCORES / f"{name}.svg", columns)
         draw(studies, SCORES / f"{name}-narrow.svg", 1)  # for phones
-    text = PAGE.read_text(encoding="utf-8")
-    for name, part in {"summary": summary(STUDIES), **{s.name: table(s) for s in STUDIES}}.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
-    PAGE.write_text(text, encoding="utf-8")
+    write_parts(PAGE, {"summary": summary(STUDIES), **{study.name: table(study) for study in STUDIES}})
 
 
 if __name__ == "__main__":

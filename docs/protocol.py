@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from far import BEGIN, END, spread
+from far import spread, write_parts
 
 from floater.lab.study.significance import holm, paired_t_p
 
@@ -106,12 +106,8 @@ def main() -> None:
     """Write the tables into the page, once there are scores."""
     if not (HERE / "protocol").is_dir():
         return
-    trials, text = read(HERE / "protocol"), PAGE.read_text(encoding="utf-8")
-    for name, part in (("rates", choice(trials)), ("scores", table(trials))):
-        begin, end = BEGIN.format(name), END.format(name)
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
-    PAGE.write_text(text, encoding="utf-8")
+    trials = read(HERE / "protocol")
+    write_parts(PAGE, {"rates": choice(trials), "scores": table(trials)})
 
 
 if __name__ == "__main__":
