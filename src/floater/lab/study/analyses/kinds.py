@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -36,6 +36,9 @@ from floater.lab.study.analyses.subject import (
 from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
 from floater.lab.study.analyses.vectors import heat_map, locate_vectors, similar_order
 from floater.lab.study.plots import PLOTS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,18 @@ def _draw_smoothness(subject: Subject, options: Options) -> Plot:
     return Plot(figure, title, text, {"norm": norms.norm, "step": norms.step})
 
 
+def _draw_heads(logits: Tensor, title: str) -> Figure:
+    figure, axes = panels(len(logits))
+    figure.suptitle(title)
+    head_maps(figure, axes, logits)
+    return figure
+
+
 def _draw_attention(subject: Subject, options: Options) -> Plot:
     by_location = positional_logits(subject, options.length)
     location, logits = chosen("positional attention", subject.name, by_location, options.where)
-    figure, axes = panels(len(logits))
     title = f"{subject.name}: attention by position alone\n{location}"
-    figure.suptitle(title)
-    head_maps(figure, axes, logits)
+    figure = _draw_heads(logits, title)
     weights = logits.nan_to_num(nan=-float("inf")).softmax(-1)
     entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).nanmean(-1)  # of queries that have a key
     text = (
@@ -147,10 +155,8 @@ def _draw_attention(subject: Subject, options: Options) -> Plot:
 def _draw_same_word(subject: Subject, options: Options) -> Plot:
     by_location = same_word_logits(subject, options.length)
     location, logits = chosen("attention", subject.name, by_location, options.where)
-    figure, axes = panels(len(logits))
     title = f"{subject.name}: logits of the same word everywhere, less their mean\n{location}"
-    figure.suptitle(title)
-    head_maps(figure, axes, logits)
+    figure = _draw_heads(logits, title)
     spread = ", ".join(f"{float(head.square().nanmean().sqrt()):.3g}" for head in logits)
     text = (
         f"{len(logits)} heads x {logits.shape[-1]} positions at {location}, mean over words; standard "

@@ -149,16 +149,9 @@ def _few_nodes(data: Options) -> str | None:
     return None
 
 
-def _no_read(data: Options) -> str | None:
-    if data.lengths[0] < 2:
-        return f"lengths begin at {data.lengths[0]}; the register is written and read, which takes 2"
-    return None
-
-
-def _no_addition(data: Options) -> str | None:
-    if data.lengths[0] < 4:
-        return f"lengths begin at {data.lengths[0]}; the shortest addition, 0 + 0 =, has 4 tokens"
-    return None
+def _begin_at(least: int, why: str) -> Callable[[Options], str | None]:
+    """Return a refusal of lengths that begin below the least one."""
+    return lambda data: f"lengths begin at {data.lengths[0]}; {why}" if data.lengths[0] < least else None
 
 
 def _graph(
@@ -193,7 +186,7 @@ PROBLEMS = {
         unit="tokens of the question and =",
         tokens=lambda data, n: 2 * n,  # at most n - 2 bits of the sum
         options=(),
-        refuse=_no_addition,
+        refuse=_begin_at(4, "the shortest addition, 0 + 0 =, has 4 tokens"),
     ),
     "sum": Problem(
         _even(lambda data, n, random: arithmetic.sums(n, data.modulus, random)),
@@ -252,7 +245,7 @@ PROBLEMS = {
         unit="instructions",
         tokens=lambda data, n: 2 * n + 2,
         options=("ignored",),
-        refuse=_no_read,
+        refuse=_begin_at(2, "the register is written and read, which takes 2"),
         aligned=True,
     ),
     "counting": Problem(
