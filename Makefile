@@ -73,7 +73,7 @@ reliability: .venv/installed
 .venv-core/installed: pyproject.toml constraints.txt
 	test -x $(CORE)/python || $(PYTHON) -m venv \
 		$$($(HAS_TORCH) && ! $(PYTHON) -c "import transformers" 2>/dev/null && echo --system-site-packages) .venv-core
-	$(CORE)/python -m pip install --quiet --constraint constraints.txt --editable . hypothesis pytest pytest-xdist
+	$(CORE)/python -m pip install --quiet --constraint constraints.txt --editable . hypothesis pytest pytest-timeout pytest-xdist
 	! $(CORE)/python -c "import transformers" 2>/dev/null
 	touch $@
 

@@ -17,6 +17,7 @@ from floater.encodings.registry import register
 from floater.encodings.relative.rotary import check_pairs, planes, turn
 from floater.encodings.relative.waves import UNCOVERED, covered, frequencies
 from floater.encodings.spec import StackSpec
+from floater.flow.linear_systems import solve
 from floater.positions import Positions
 
 
@@ -134,8 +135,7 @@ class FloaterRotary(Precise):
         upper[..., row, column] = generator
         skew = upper - upper.mT
         one = torch.eye(self.turned, dtype=skew.dtype, device=skew.device)
-        orthogonal: Tensor = torch.linalg.solve(one - skew, one + skew)
-        return orthogonal
+        return solve(one - skew, one + skew)
 
     def prepare(self, positions: Positions) -> Turned:
         at = positions.query[None, :, :, None, None]

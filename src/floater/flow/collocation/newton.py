@@ -9,6 +9,7 @@ from floater.flow.collocation.fixed_point import NotConverged
 from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.quadrature import NODES
 from floater.flow.collocation.state_form import LinearizedStates, StateForm
+from floater.flow.linear_systems import lu_factors
 from floater.flow.precision import norms
 
 ITERATIONS = 10
@@ -46,7 +47,7 @@ class _Factors:
         coupled = torch.einsum("ij,irab->riajb", quadrature, jacobians).reshape(rows, nodes * width, -1)
         identity = torch.eye(nodes * width, dtype=coupled.dtype, device=coupled.device)
         # A singular matrix gives infinite or NaN solutions, which do not count as converged.
-        self._factors, self._pivots, _ = torch.linalg.lu_factor_ex(identity - coupled)
+        self._factors, self._pivots = lu_factors(identity - coupled)
 
     def solve(self, right: Tensor, *, transposed: bool = False) -> Tensor:
         """Return the solution of the systems, or of the transposed ones; both (N, rows, width)."""
