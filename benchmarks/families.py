@@ -330,10 +330,11 @@ Classes decided individually:
   formula.
 - **ESM-2**: its frequencies are weights, which are rescaled ("ntk" by default; no method with a temperature).
 - **Falcon with ALiBi**: like BLOOM, by a flow that continues the bias.
-- **Composite models with several texts**: MusicGen reads one with T5's encoder, whose biases are continued; its
-  decoder's positions are computed for any length. DiffusionGemma's decoder reads keys of its encoder: both
-  have the same rotation.
-- **The T5 family**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last bucket.
+- **Composite models with several texts**: MusicGen reads one with T5's encoder, whose biases are continued;
+  its decoder's positions are computed for any length. DiffusionGemma's decoder reads keys of its encoder:
+  both have the same rotation.
+- **The T5 family**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last
+  bucket.
 
 ## Refused
 

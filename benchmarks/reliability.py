@@ -139,8 +139,8 @@ def corruptions(count: int, folder: Path, chance: random.Random) -> Tally:
     whole = count - refused - tally.told
     tally.notes.insert(
         0,
-        f"{whole} ended with the weights of an undisturbed run, {refused} were refused, and {tally.told} are a mean "
-        "without the damaged checkpoint, as the log says",
+        f"{whole} ended with the weights of an undisturbed run, {refused} were refused, and {tally.told} are "
+        "a mean without the damaged checkpoint, as the log says",
     )
     return tally
 
@@ -347,9 +347,7 @@ def streams(count: int, folder: Path, chance: random.Random) -> Tally:
         elif not command.code and states[1] == "full":
             tally.silent += 1
             tally.notes.append(f"{what}: exit code 0, and the results are lost")
-    tally.notes.insert(
-        0, f"{ended} runs ended as if the streams were open, the others when started again"
-    )
+    tally.notes.insert(0, f"{ended} runs ended as if the streams were open, the others when started again")
     return tally
 
 
@@ -479,10 +477,11 @@ def page(tallies: list[Tally], arguments: argparse.Namespace, seconds: float) ->
     return "\n".join(
         [
             "# Reliability\n",
-            "A campaign that kills small runs, corrupts their files, starts them twice, fills their disk and changes",
-            'their data, and counts the damage. "Lost" is a run that does not end with the weights of an undisturbed',
-            'run, bit for bit; "silent" is a wrong result, or code that was executed, with exit code 0; "tracebacks"',
-            f"are commands that end with a traceback, or without a line that says what to do.{part}\n",
+            "A campaign that kills small runs, corrupts their files, starts them twice, fills their disk",
+            'and changes their data, and counts the damage. "Lost" is a run that does not end with the',
+            'weights of an undisturbed run, bit for bit; "silent" is a wrong result, or code that was',
+            'executed, with exit code 0; "tracebacks" are commands that end with a traceback, or without',
+            f"a line that says what to do.{part}\n",
             *rows,
             "",
             *notes,
@@ -498,7 +497,9 @@ def main() -> int:
     """Run the campaign and write its page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=1.0, help="share of the whole campaign")
-    parser.add_argument("--studies", type=float, help="share of the kills of studies, the most expensive part")
+    parser.add_argument(
+        "--studies", type=float, help="share of the kills of studies, the most expensive part"
+    )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=PAGE)
