@@ -80,8 +80,8 @@ OPTIONS = [
     # composed
     ("compose", {"models": []}, "the list of encodings is empty"),
     ("compose", {"models": ["alib"]}, "unknown position model 'alib'; did you mean 'alibi'"),
-    ("compose", {"models": [{"nme": "alibi"}]}, "is no encoding; give a name, or a mapping of name"),
-    ("compose", {"models": [{"name": "alibi", 1: 2}]}, "is no encoding; give a name, or a mapping of name"),
+    ("compose", {"models": [{"nme": "alibi"}]}, "is not an encoding; give a name, or a mapping of name"),
+    ("compose", {"models": [{"name": "alibi", 1: 2}]}, "is not an encoding; give a name, or a mapping"),
     ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
     ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
     (

@@ -160,7 +160,7 @@ def plug(
         raise PlugError(f"freeze_model is {freeze_model!r}; it must be True or False")
     if clock is not None:
         if options or table is not None or names != NAMES or max_length != _LENGTH:
-            raise PlugError("a clock is no flow: it goes with blocks, start and freeze_model alone")
+            raise PlugError("a clock is not a flow: it takes only blocks, start and freeze_model")
         report = _plug_clocks(model, clock, blocks, start, freeze_model)
         warn_of_adapters(outer, "floater", "plug")
         return report
