@@ -117,7 +117,7 @@ def test_files_hold_the_clock(tmp_path: Path) -> None:
     assert torch.equal(zoo.output(other, input_ids=ids), expected)
     another = zoo.build("llama")
     floater.plug(another, clock={"rate": "softplus"})
-    with pytest.raises(PlugError, match="plugged otherwise than this model: clock is"):
+    with pytest.raises(PlugError, match="plugged differently from this model: clock is"):
         floater.load(tmp_path / "clock", another)
 
 

@@ -143,7 +143,7 @@ def load_weights(
     if isinstance(settings, Mapping) and not has_rules(model, settings.get("method")):
         raise PlugError(
             f"{type(model).__name__} is not extended by {settings['method']!r}, as its configuration says: "
-            "make it by from_config of its Auto class, or load it by from_pretrained"
+            "build it with from_config of its Auto class, or load it with from_pretrained"
         )
     _check_adapters(model)
     if not prefix:

@@ -149,7 +149,7 @@ def plug(
     if plugged(model) is not None:
         raise PlugError(f"this {type(model).__name__} is plugged already; unplug it first")
     if hasattr(model, "floater"):
-        raise PlugError(f"{type(model).__name__} has a part named 'floater' that is none of ours")
+        raise PlugError(f"{type(model).__name__} has a part named 'floater' that is not from this library")
     table = dict(projections) if isinstance(projections, Mapping) else None
     names = tuple(projections) if isinstance(projections, Iterable) else ()
     if isinstance(projections, str) or not names or any(name not in NAMES for name in names):

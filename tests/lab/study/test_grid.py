@@ -330,7 +330,7 @@ def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: P
     common = {"objective": "causal", "data": data, "model": {"preset": "tiny"}}
     models = {"none": {}, ahead: {}}
     asked = settings(tmp_path, task="language_modeling", settings=common, models=models, short_to_long={})
-    with pytest.raises(SettingsError, match=r"trial ahead-1: .* shows tokens what comes after them"):
+    with pytest.raises(SettingsError, match=r"trial ahead-1: .* lets tokens attend to later ones"):
         grid(asked, "here")
 
 

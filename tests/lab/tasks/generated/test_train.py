@@ -168,7 +168,7 @@ def test_other_position_models_train(position: str, tmp_path: Path) -> None:
 def test_models_that_cannot_serve_are_refused_before_anything_is_written(tmp_path: Path, ahead: str) -> None:
     with pytest.raises(PositionError, match="tree"):
         train(settings(tmp_path, model={"position": "tree"}))
-    with pytest.raises(ValueError, match="shows tokens what comes after them"):
+    with pytest.raises(ValueError, match="lets tokens attend to later ones"):
         train(settings(tmp_path, model={"position": ahead}))
     assert not (tmp_path / "run").exists()
 

@@ -128,7 +128,7 @@ def test_patches_are_read_row_by_row() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model(torch.zeros(shape))
-    with pytest.raises(ValueError, match="image_size is 5, no multiple of patch_size 2"):
+    with pytest.raises(ValueError, match="image_size is 5, which is not a multiple of patch_size 2"):
         ImageConfig.preset("tiny", image_size=5, patch_size=2)
 
 
