@@ -219,7 +219,7 @@ def save_model(
 
 
 def batch_continuously(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Begin continuous batching as `original` does, if a text beside others is read as it is alone.
+    """Begin continuous batching as `original` does, if the outputs for a text do not depend on the others.
 
     Continuous batching joins the texts of a batch in one row and replaces the attention function.
 

@@ -45,7 +45,7 @@ def keys_of(cls: Any, prefix: str = "", instance: Any = MISSING) -> dict[str, Ke
         instance: The instance whose values are the defaults; by default those of the fields.
 
     Raises:
-        TypeError: If ``cls`` is no dataclass, or holds one inside a union or a container.
+        TypeError: If ``cls`` is not a dataclass, or holds one inside a union or a container.
     """
     (hints, meanings), keys = _described(cls), dict[str, Key]()
     for field in fields(cls):
