@@ -112,7 +112,7 @@ OPTIONS = [
     ("compose", {"models": ["shortformer", "tener"]}, "two encodings choose what the projections read"),
     ("compose", {"models": ["forgetting", "path"]}, "two encodings append components to the keys"),
     ("mix", {"model": "spe_sine", "other": "t5"}, "'spe_sine' changes the width .* is fixed by 't5'"),
-    ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
+    ("compose", {"models": ["pnat"]}, "needs its own kind of decoder"),
     ("mix", {"every": 1}, "every is 1; it must be at least 2"),
     ("mix", {"other": "synthesizer"}, "'synthesizer' takes the products of queries and keys away"),
     # crosslingual

@@ -109,7 +109,7 @@ class Composite(PositionModel):
         acting: indices of the parts that act in each block.
 
     Raises:
-        PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or they do
+        PositionError: if there is no part, one does not exist or needs its own kind of decoder, or they do
             not go together.
     """
 
