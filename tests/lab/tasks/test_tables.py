@@ -116,7 +116,7 @@ def test_quotes_of_a_tsv_that_enclose_no_cell_are_literal(tmp_path: Path) -> Non
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2: no 'label'; it has 'text'"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "line 2, column 8: not JSON"),
         ("a.jsonl", b'["a"]\n', "line 1: .* is not a row"),
-        ("a.jsonl", b'{"text": 5, "label": 1}\n', "line 1, column 'text': 5 is no text"),
+        ("a.jsonl", b'{"text": 5, "label": 1}\n', "line 1, column 'text': 5 is not a text"),
         ("a.jsonl", b'{"text": "a", "label": [1]}\n', r"line 1, column 'label': \[1\] is not a label"),
         ("a.jsonl", b'{"text": "\\ud800", "label": 1}\n', r"line 1: \\ud800 is half of a character"),
         ("a.json", b"5", "no list of rows"),
