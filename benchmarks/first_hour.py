@@ -82,8 +82,8 @@ train generated.yaml 'model.times={mode: stretch, max_scale: 4}' run=runs/times
 train generated.yaml training.learning_rate=1e-3 training.max_grad_norm=1 run=runs/rate
 train generated.yaml training.lr_scheduler_type=linear training.warmup_steps=0.5 run=runs/linear
 train generated.yaml training.average_last=2 training.eval_steps=1 run=runs/mean
-train generated.yaml data.problem=sum run=runs/sum
-train generated.yaml data.problem=parity run=runs/parity
+train generated.yaml data.problem=sum data.symbols=32 run=runs/sum
+train generated.yaml data.problem=parity data.symbols=32 run=runs/parity
 evaluate runs/generated
 evaluate runs/generated --json
 evaluate runs/generated --bins 6,9

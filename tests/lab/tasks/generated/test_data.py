@@ -142,6 +142,6 @@ def test_a_problem_reads_its_options_and_refuses_those_of_others(problem: str) -
         default = getattr(dataset, name)
         other = not default if isinstance(default, bool) else default / 2 if default < 1 else default + 1
         with pytest.raises(
-            ValueError, match=f"{name} is {other}, which problem '{problem}' does not read; of"
+            ValueError, match=f"{name} is {other}, which problem '{problem}' does not read; remove"
         ):
             data(problem, **{name: other})

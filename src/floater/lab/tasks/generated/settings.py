@@ -38,8 +38,8 @@ class Data(Options):
             value = getattr(self, option.name)
             if option.name in _OPTIONS - {*read} and value != option.default:
                 raise ValueError(
-                    f"{option.name} is {value}, which problem '{self.problem}' does not read; of such "
-                    f"options it reads {' and '.join(read) or 'none'}"
+                    f"{option.name} is {value}, which problem '{self.problem}' does not read; remove it or "
+                    f"set it to {option.default} (of such options it reads {' and '.join(read) or 'none'})"
                 )
         if (wrong := PROBLEMS[self.problem].refuse(self)) is not None:
             raise ValueError(wrong)
