@@ -58,7 +58,11 @@ def test_the_folder_stays_small() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 4 * 2**20
 
 
-NEWS = {"sinusoidal, input": "sinusoidal", "learned, input": "learned", "floater, q/k/v, all blocks": "floater"}
+NEWS = {
+    "sinusoidal, input": "sinusoidal",
+    "learned, input": "learned",
+    "floater, q/k/v, all blocks": "floater",
+}
 MULTI30K = {
     "sinusoidal, all blocks": "sinusoidal-all",
     "learned, all blocks": "learned-all",
