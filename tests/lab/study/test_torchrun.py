@@ -66,7 +66,7 @@ class Ended:
 def test_a_failure_has_the_reason_of_the_process_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "trials").mkdir()
+    error = tmp_path / "none-1.error"
     started: list[list[str]] = []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     codes, requests = [1, 1, -1, 0], list[str]()
@@ -74,13 +74,13 @@ def test_a_failure_has_the_reason_of_the_process_that_failed(
         subprocess, "Popen", lambda words, **_: started.append(words) or Ended(codes.pop(0), requests)
     )
     with pytest.raises(DataError, match="torchrun ended with exit code 1"):
-        train_together(tmp_path, "none-1", 2)
-    (tmp_path / "trials" / "none-1.error").write_text("train.en is empty", encoding="utf-8")
+        train_together(tmp_path, "none-1", 2, error)
+    error.write_text("train.en is empty", encoding="utf-8")
     with pytest.raises(DataError, match=r"^train.en is empty$"):
-        train_together(tmp_path, "none-1", 2)
+        train_together(tmp_path, "none-1", 2, error)
     with pytest.raises(KeyboardInterrupt):
-        train_together(tmp_path, "none-1", 2)
+        train_together(tmp_path, "none-1", 2, error)
     assert requests == ["terminate"]
-    train_together(tmp_path, "none-1", 2)
+    train_together(tmp_path, "none-1", 2, error)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2", "scored on one"
     assert started[0][-4:] == ["floater.lab.study.trial", str(tmp_path), "none-1", torchrun.TRAIN]

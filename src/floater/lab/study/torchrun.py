@@ -13,7 +13,7 @@ TRAIN = "train"
 """Argument of `floater.lab.study.trial` in each of these processes, which train and score nothing."""
 
 
-def train_together(folder: Path, name: str, processes: int) -> None:
+def train_together(folder: Path, name: str, processes: int, error: Path) -> None:
     """Train a trial, or resume it, in several processes of this machine.
 
     This process then scores with the first of its GPUs. A request to stop is passed on, so that they write a
@@ -23,12 +23,11 @@ def train_together(folder: Path, name: str, processes: int) -> None:
         folder: the study's folder.
         name: name of the trial.
         processes: number of processes.
+        error: file in which a process that fails writes why.
 
     Raises:
         DataError: if they fail, with the error of the first that reported one.
     """
-    from floater.lab.study.trial import error_file
-
     launcher = ["-P", "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     process = subprocess.Popen(
         [sys.executable, *launcher, "-m", "floater.lab.study.trial", str(folder), name, TRAIN],
@@ -42,9 +41,6 @@ def train_together(folder: Path, name: str, processes: int) -> None:
         process.wait()
         raise
     if code:
-        file = error_file(folder, name)
-        reason = (
-            file.read_text(encoding="utf-8") if file.is_file() else f"torchrun ended with exit code {code}"
-        )
-        raise DataError(reason)
+        ended = f"torchrun ended with exit code {code}"
+        raise DataError(error.read_text(encoding="utf-8") if error.is_file() else ended)
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]

@@ -111,7 +111,7 @@ def run_trial(folder: Path, name: str) -> None:
     """Train a trial, or resume it, and score it on the test sets of the study's plan."""
     processes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get("processes", 1)
     if processes > 1 and not (folder / TRIALS / name / MODEL).is_dir():
-        train_together(folder, name, processes)
+        train_together(folder, name, processes, error_file(folder, name))
     task, settings, plan, run = _train(folder, name)
     if not is_trained(run):
         write_json(run / COST, _cost(run))
