@@ -199,3 +199,17 @@ def test_the_page_of_performance_has_the_stored_ratios() -> None:
             (shown,) = (cells for cells in rows if cells[0] == f"| {row['what']}")
             assert shown[4].removesuffix(" |") == row["ratio"]
             assert shown[5].removesuffix(" |") == f"{row['low']} to {row['high']}"
+
+
+def test_the_problems_of_the_page_of_positions_are_stored() -> None:
+    page = (RESULTS.parent / "howto" / "positions.md").read_text(encoding="utf-8")
+    stored = {
+        (row["task"], row["model"]): f"{float(row['score']):.1f}"
+        for row in reversed(read("results", "reruns.csv"))  # the first lengths are those of training
+        if row["metric"] == "exact"
+    }
+    rows = re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 5
+    for task, shown in rows:
+        for model, score in re.findall(r"`(\w+)` ([\d.]+)", shown):
+            assert stored[task, model] == score

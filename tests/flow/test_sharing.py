@@ -4,6 +4,8 @@ import pytest
 import torch
 from flow_cases import encoder
 
+from floater.flow.errors import FlowDiverged
+
 LENGTHS = (5, 9, 3)
 
 
@@ -49,8 +51,6 @@ def test_a_solve_that_fails_past_a_pass_leaves_the_pass_alone():
     solve = model._solve
 
     def short(wanted):
-        from floater.flow.errors import FlowDiverged
-
         if len(wanted) > 4:
             raise FlowDiverged(1.0, "too far")
         return solve(wanted)
