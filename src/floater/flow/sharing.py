@@ -61,7 +61,7 @@ class SharedSolve:
             with suppress(FlowError):  # it may diverge beyond the positions of this pass
                 self._values = solve(torch.arange(max(count, self.length)).to(wanted))
                 self._leaf = self._values.detach().requires_grad_()
-                self._values.register_hook(self._added)
+                self._values.register_hook(self._added)  # type: ignore[no-untyped-call]
         if self._values is None or self._leaf is None or len(self._values) < count:
             return solve(wanted)
         return (self._values if self.last else self._leaf)[:count]
