@@ -73,3 +73,5 @@ def test_whole_models_are_those_of_the_cpu():
         assert sum(models[name]["forward"].values()) == 2, name
         assert sum(models[name]["backward"].values()) == 1, name
     assert not any(models["extend llama yarn"].values())
+    clex = models["extend llama clex"]  # the length of the texts, and the weights of the flow
+    assert [sum(clex[part].values()) for part in ("forward", "backward")] == [2, 1]
