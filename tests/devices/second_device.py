@@ -215,7 +215,7 @@ def _empty(size: Any, dtype: Any = None, **_: Any) -> Tensor:
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     if isinstance(source, Remote) and not isinstance(target, Remote):
         _count("copy_")
-    elif isinstance(target, Remote) and not isinstance(source, Remote) and source.ndim:
+    elif isinstance(target, Remote) and not isinstance(source, Remote) and source.numel():
         uploads["copy_"] += 1
     _inner(target).copy_(_inner(source))
     return target

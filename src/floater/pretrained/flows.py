@@ -204,7 +204,7 @@ class Flows(nn.Module):
     def _baked(self, site: str, positions: Tensor, below: int | None) -> dict[str, FlowVectors]:
         assert self.length is not None
         compiled = torch.compiler.is_compiling()
-        if not (compiled and below is not None and below <= self.length):
+        if below is None or below > self.length:
             require(
                 positions < self.length,
                 f"the flow is baked for the positions 0 to {self.length - 1}; {{}} was asked for: bake a "
