@@ -20,6 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.extending import native
+from floater.pretrained.extending.install import NOTE
 
 READERS = ("transformers", "vllm", "sglang", "llama.cpp")
 """Programs that an exported directory can be written for."""
@@ -167,6 +168,7 @@ def _for_servers(section: dict[str, Any], rope: dict[str, Any], config: Any) -> 
                 f"vLLM and SGLang multiply a whole number by the factor, {rope['factor']:g}, which does not "
                 f"give {section['max_position_embeddings']} tokens; extend to a multiple of the old length"
             )
+        section[NOTE] = {"method": kind, "old": old, "new": section["max_position_embeddings"]}
         section["max_position_embeddings"] = old
     if kind in ("yarn", "longrope"):
         computed, stated = _default_attention_factor(config, rope), _attention_factor(config)
