@@ -211,7 +211,10 @@ def test_servers_derive_the_new_length(
     tmp_path: Path, reader: str, method: str, keys: dict[str, Any]
 ) -> None:
     """The length that vLLM derives (vllm/config/model.py) and the keys that its rotary classes read."""
-    floater.export(extended("llama", method), tmp_path, reader=reader)
+    summary = floater.export(extended("llama", method), tmp_path, reader=reader)
+    assert ("token at position 64 as the first" in str(summary)) is (
+        (reader, method) == ("sglang", "longrope")
+    )
     fields = json.loads((tmp_path / "config.json").read_text())
     rope = fields["rope_parameters"]
     assert keys.items() <= {**fields, **rope}.items()

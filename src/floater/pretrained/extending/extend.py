@@ -57,9 +57,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     keeps the kind of its scaling, which is made wider (the default), or gets "self_extend" or "log_n" on top;
     see `floater.pretrained.extending.native.widen`.
 
-    Extended again, also after it was saved or exported, a model by "linear", "yarn" or "llama3" is that of one
-    extension from its original length. Models by the other rotary methods and by biases are refused: extend
-    the original. Longer tables leave no trace and are continued from their last vector.
+    Extended again, also after it was saved or exported, a model by "linear", "yarn" or "llama3" is that of
+    one extension from its original length. Models by the other rotary methods and by biases are refused:
+    extend the original. Longer tables leave no trace and are continued from their last vector.
 
     The outputs for a text do not depend on the texts beside it, on padding, or on whether it is read at once
     or with cached keys. The exceptions are "dynamic" and "clex" with `declared=False`, and "longrope" with
