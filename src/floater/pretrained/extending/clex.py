@@ -128,11 +128,8 @@ class ScaleFlow(nn.Module):
         weights = self.field.inner.weight, self.field.outer.weight
         if weights[0].device.type == "cpu":
             return self.field
-        read = (
-            torch.cat([each.flatten() for each in weights])
-            .to("cpu")
-            .split([each.numel() for each in weights])
-        )
+        flat = torch.cat([weight.flatten() for weight in weights]).to("cpu")
+        read = torch.split(flat, [weight.numel() for weight in weights])
         moved = {id(each): part.view(each.shape) for each, part in zip(weights, read, strict=True)}
         twin: ScaleField = copy.deepcopy(self.field, {id(self): self, **moved})
         return twin
