@@ -298,19 +298,17 @@ positions of tokens or relative biases, themselves or in a part (as LLaVA does),
 
 `python benchmarks/families.py` writes this page and [families.csv](families.csv), which has the message of
 each class and continues where it stopped; rows that are deleted are examined anew. The tests marked slow
-examine all classes, those that declare positions themselves and the wholes around them in two processes. A
-model is extended from at most 64 tokens to 96 by the method that is the default for it. The
-extension is right if
+examine all classes, those that declare positions themselves and the composite models around them in two
+processes. A model is extended from at most 64 tokens to 96 by its default method. The extension is correct if
 
-- the model computes finite outputs at the new length, and others than without the extension where it runs
-  there,
-- outputs at the old length are those of before, bit for bit, where the summary says so,
+- the outputs at the new length are finite, and differ from those without the extension where the model
+  runs there,
+- outputs at the old length are unchanged, bit for bit, where the summary says so,
 - outputs do not depend on later tokens if they did not before,
-- those of larger images are those of the model's own interpolation,
-- the model that is loaded from its files has the same outputs.
+- outputs for larger images are those of the model's own interpolation,
+- the model has the same outputs when it is loaded from its files.
 
-A model that fails in the same way without an extension when it is loaded from its files is counted as not
-built.
+A model that already fails when it is loaded from its files without an extension is counted as not built.
 
 The weights are random: the table shows what runs and what is saved, not how well a model reads longer texts.
 
@@ -318,25 +316,25 @@ The weights are random: the table shows what runs and what is saved, not how wel
 
 {methods}
 
-Some that were decided one by one:
+Classes decided individually:
 
-- **Whisper** and other recordings with a text decoder: the decoder's table is continued; encoders read
-  recordings of a fixed length. **Encoder-decoders with two tables** get both.
+- **Whisper** and other audio models with a text decoder: the decoder's table is continued; the encoders read
+  recordings of a fixed length. **Encoder-decoders with two tables**: both are continued.
 - **ViT, DINOv2 and SigLIP**: grids of patches are interpolated to larger square images. A model of texts
   *and* images is extended for texts; extend its vision part for images.
 - **ModernBERT, EuroBERT**, Gemma 3, Olmo 3, Zaya: rotation of the layers that attend to the whole text;
-  layers with a window keep theirs.
+  sliding-window layers keep theirs.
 - **Hybrids of Mamba and attention**: Bamba, Granite 4 and Zamba 2 rotate and are extended. Jamba and
   Nemotron-H have no positions.
 - **GPT-J, CodeGen, CTRL**: their sines and cosines end at the declared length and are continued by their
   formula.
-- **ESM-2**: its frequencies are weights, and are rescaled as such ("ntk" by default; no method with a
-  temperature).
+- **ESM-2**: its frequencies are weights, which are rescaled ("ntk" by default; no method with a temperature).
 - **Falcon with ALiBi**: like BLOOM, by a flow that continues the bias.
-- **Wholes with several texts**: MusicGen reads one by T5's encoder, whose biases are continued, and its
-  decoder's positions are computed for any length. DiffusionGemma's decoder reads keys of its encoder: both
-  have the same rotation.
-- **T5's kin**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last bucket.
+- **Composite models with several texts**: MusicGen reads one with T5's encoder, whose biases are continued;
+  its decoder's positions are computed for any length. DiffusionGemma's decoder reads keys of its encoder:
+  both have the same rotation.
+- **The T5 family**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last
+  bucket.
 
 ## Refused
 

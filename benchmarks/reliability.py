@@ -78,7 +78,7 @@ def kills(count: int, folder: Path, chance: random.Random) -> Tally:
 
 def study_kills(count: int, folder: Path, chance: random.Random) -> Tally:
     """Kill studies of two trials."""
-    tally = Tally("Kills of `study`", "SIGKILL at any time, trials and all; then started again")
+    tally = Tally("Kills of `study`", "SIGKILL at any time, trials included; then started again")
     folder.mkdir()
     base = yaml.safe_load(Runs(folder / "one").config.read_text())
     common = {key: base[key] for key in ("data", "training")} | {
@@ -139,8 +139,8 @@ def corruptions(count: int, folder: Path, chance: random.Random) -> Tally:
     whole = count - refused - tally.told
     tally.notes.insert(
         0,
-        f"{whole} ended with the weights of a whole run, {refused} were refused, and {tally.told} are a mean "
-        "without the damaged checkpoint, as the log says",
+        f"{whole} ended with the weights of an undisturbed run, {refused} were refused, and {tally.told} are "
+        "a mean without the damaged checkpoint, as the log says",
     )
     return tally
 
@@ -162,7 +162,7 @@ def double_starts(count: int, folder: Path, chance: random.Random) -> Tally:
         refused += "is in use by process" in one.text + other.text
         codes = sorted((one.code, other.code))
         runs.judge(name, one if not one.code else other, tally, f"{name}, exit codes {codes}")
-    tally.notes.insert(0, f"{refused} second ones were refused, the others found a finished run")
+    tally.notes.insert(0, f"{refused} second starts were refused, the others found a finished run")
     return tally
 
 
@@ -232,7 +232,7 @@ def changed_data(count: int, folder: Path, chance: random.Random) -> Tally:
         tally.see(command, what)
         if is_other and command.code == 0:
             tally.silent += 1
-            tally.notes.append(f"{what}: trained on without a word")
+            tally.notes.append(f"{what}: continued without a message")
         elif is_other:
             refused += 1
             accepting = run.train(name, "--accept-changed-data").finish()
@@ -245,7 +245,7 @@ def changed_data(count: int, folder: Path, chance: random.Random) -> Tally:
         shutil.rmtree(run.folder / name, ignore_errors=True)
     tally.notes.insert(
         0,
-        f"{refused} were refused in a line that names the file, of which {accepted} trained on with "
+        f"{refused} were refused in a line that names the file, of which {accepted} continued with "
         f"--accept-changed-data; the {tally.cases - refused} others had the same content as before",
     )
     return tally
@@ -254,7 +254,7 @@ def changed_data(count: int, folder: Path, chance: random.Random) -> Tally:
 def strangers(count: int, folder: Path, chance: random.Random) -> Tally:
     """Read run and model directories of strangers."""
     tally = Tally(
-        "Directories of strangers",
+        "Untrusted directories",
         "a run or model directory with code, pickles, links or values of wrong types",
     )
     runs, marker, refused = Runs(folder), folder / "executed", 0
@@ -302,13 +302,13 @@ def no_locks(count: int, folder: Path, chance: random.Random) -> Tally:
             one.send(signal.SIGKILL)
             one.finish()
         runs.judge(name, runs.train(name, locks=error).finish(), tally, f"{what}, killed")
-    tally.notes.insert(0, f"{refused} second ones were refused, the others found a finished run")
+    tally.notes.insert(0, f"{refused} second starts were refused, the others found a finished run")
     return tally
 
 
 def launchers(count: int, folder: Path, chance: random.Random) -> Tally:
     """Train in environments that launchers leave."""
-    tally = Tally("Launchers", "environment variables of launchers without the rest, or with wrong values")
+    tally = Tally("Launchers", "incomplete or wrong environment variables of launchers")
     runs, refused = Runs(folder), 0
     for case in range(count):
         name, variables = f"launched-{case}", environment(chance)
@@ -347,9 +347,7 @@ def streams(count: int, folder: Path, chance: random.Random) -> Tally:
         elif not command.code and states[1] == "full":
             tally.silent += 1
             tally.notes.append(f"{what}: exit code 0, and the results are lost")
-    tally.notes.insert(
-        0, f"{ended} trainings ended as if the streams were open, the others when started again"
-    )
+    tally.notes.insert(0, f"{ended} runs ended as if the streams were open, the others when started again")
     return tally
 
 
@@ -392,7 +390,7 @@ def properties(
 
 def first_hour(count: int, folder: Path, chance: random.Random) -> Tally:
     """Run the commands of a new user: right ones, each building on those before, then wrong ones."""
-    tally = Tally("A new user's hour", "a right command works, a wrong one is answered by one line")
+    tally = Tally("A new user's hour", "correct commands work, wrong ones end with one error line")
     folder.mkdir()
     prepare(folder)
     share = count / HOUR
@@ -479,10 +477,11 @@ def page(tallies: list[Tally], arguments: argparse.Namespace, seconds: float) ->
     return "\n".join(
         [
             "# Reliability\n",
-            "A campaign that kills, corrupts, doubles, fills and deceives small runs, and counts what would",
-            'have been lost. "Lost" is a run that does not end with the weights of one that nothing',
-            'happened to, bit for bit; "silent" a wrong result, or code that was executed, with exit code 0;',
-            f'"tracebacks" are commands that end with one, or without a line of what to do.{part}\n',
+            "A campaign that kills small runs, corrupts their files, starts them twice, fills their disk",
+            'and changes their data, and counts the damage. "Lost" is a run that does not end with the',
+            'weights of an undisturbed run, bit for bit; "silent" is a wrong result, or code that was',
+            'executed, with exit code 0; "tracebacks" are commands that end with a traceback, or without',
+            f"a line that says what to do.{part}\n",
             *rows,
             "",
             *notes,
@@ -498,7 +497,9 @@ def main() -> int:
     """Run the campaign and write its page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=1.0, help="share of the whole campaign")
-    parser.add_argument("--studies", type=float, help="share of the kills of studies, the dearest part")
+    parser.add_argument(
+        "--studies", type=float, help="share of the kills of studies, the most expensive part"
+    )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of it")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=PAGE)

@@ -22,7 +22,7 @@ class DistanceMLP(FloaterRelative):
     PyTorch's linear layers do.
 
     Args:
-        spec: the stack of blocks it serves.
+        spec: the stack of blocks.
         options: those of `floater_relative`.
 
     Example:
@@ -62,7 +62,7 @@ class FloaterSymmetric(FloaterRelative):
     """Give keys before and after the query the same flow: `floater_relative` of one direction.
 
     Args:
-        spec: the stack of blocks it serves.
+        spec: the stack of blocks.
         width: width of psi.
 
     Example:

@@ -20,7 +20,7 @@ class SquaredDistance(PositionModel):
     """Add -(r_h (s - t))^2 to the logits of head h, with one learned rate r_h for all blocks.
 
     Args:
-        spec: the stack of blocks it serves.
+        spec: the stack of blocks.
 
     Example:
         >>> model = SquaredDistance(StackSpec(dim=8, heads=1, layers=1, max_length=16))

@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture
 def ahead(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of an encoding that shows tokens what comes after them."""
+    """The name of an encoding that lets tokens attend to later ones."""
 
     class Ahead(PositionModel):
         card = Card(paper="", link="", point="absolute", equation="x_t + mean x")

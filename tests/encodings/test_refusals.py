@@ -80,8 +80,8 @@ OPTIONS = [
     # composed
     ("compose", {"models": []}, "the list of encodings is empty"),
     ("compose", {"models": ["alib"]}, "unknown position model 'alib'; did you mean 'alibi'"),
-    ("compose", {"models": [{"nme": "alibi"}]}, "is no encoding; give a name, or a mapping of name"),
-    ("compose", {"models": [{"name": "alibi", 1: 2}]}, "is no encoding; give a name, or a mapping of name"),
+    ("compose", {"models": [{"nme": "alibi"}]}, "is not an encoding; give a name, or a mapping of name"),
+    ("compose", {"models": [{"name": "alibi", 1: 2}]}, "is not an encoding; give a name, or a mapping"),
     ("compose", {"models": [{"name": "alibi", "m": 1}]}, "unknown option 'm' of position model 'alibi'"),
     ("compose", {"models": ["t5", "deberta"]}, "the scales of the dot products differ"),
     (
@@ -112,7 +112,7 @@ OPTIONS = [
     ("compose", {"models": ["shortformer", "tener"]}, "two encodings choose what the projections read"),
     ("compose", {"models": ["forgetting", "path"]}, "two encodings append components to the keys"),
     ("mix", {"model": "spe_sine", "other": "t5"}, "'spe_sine' changes the width .* is fixed by 't5'"),
-    ("compose", {"models": ["pnat"]}, "needs a decoder of its own kind"),
+    ("compose", {"models": ["pnat"]}, "needs its own kind of decoder"),
     ("mix", {"every": 1}, "every is 1; it must be at least 2"),
     ("mix", {"other": "synthesizer"}, "'synthesizer' takes the products of queries and keys away"),
     # crosslingual

@@ -92,7 +92,7 @@ def masks(draw: st.DrawFn, rows: int = 3, longest: int = 9) -> Tensor:
 
 
 @given(SUBJECTS, masks(), st.booleans())
-@checked("Encodings: padding, neighbours", 30)
+@checked("Encodings: padding, other rows", 30)
 @torch.no_grad()
 def test_a_text_is_what_it_is_alone(subject: tuple[str, dict[str, Any]], mask: Tensor, causal: bool) -> None:
     encoder, x = stack(*subject, causal=causal), embeddings(*mask.shape)

@@ -58,7 +58,7 @@ def lengths_of(subject: Subject, draw: Any, rows: int) -> list[int]:
 
 
 @given(subjects(TEXTS), st.data())
-@checked("Families: neighbours and padding", 12)
+@checked("Families: other rows and padding", 12)
 def test_a_text_is_what_it_is_alone(subject: Subject, data: Any) -> None:
     """Neither the other texts of a batch nor padding change its numbers."""
     assume(not subject.by_batch)

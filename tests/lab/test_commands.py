@@ -112,13 +112,15 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
     assert refused(capsys, "translate") == (
         "the following arguments are required: RUN; see floater help translate"
     )
-    assert "'x' is no whole number" in refused(capsys, "translate", "run", "--beam", "x")
+    assert "'x' is not a whole number" in refused(capsys, "translate", "run", "--beam", "x")
     assert refused(capsys, "--verison") == "floater takes no '--verison'; did you mean --version?"
     assert refused(capsys, "demo", "--steps", "3").endswith("takes no '--steps'; see floater help demo")
-    assert "'many' is no whole number" in refused(capsys, "models", "--dim", "many")
-    assert "'21' is no year" in refused(capsys, "models", "--year", "21")
+    assert "'many' is not a whole number" in refused(capsys, "models", "--dim", "many")
+    assert "'21' is not a year" in refused(capsys, "models", "--year", "21")
     for number in ("nan", "inf", "high"):
-        assert f"'{number}' is no finite number" in refused(capsys, "evaluate", "run", "--threshold", number)
+        assert f"'{number}' is not a finite number" in refused(
+            capsys, "evaluate", "run", "--threshold", number
+        )
 
 
 def test_the_help_lists_every_kind_of_plot(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Files from elsewhere are data: what docs/howto/security.md says of them, line by line."""
+"""Untrusted files are data: what docs/howto/security.md says of them, line by line."""
 
 from __future__ import annotations
 

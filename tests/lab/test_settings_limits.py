@@ -31,12 +31,12 @@ HOSTILE = {
     "a long number": ("seed: " + "9" * 100_000, "line 1: a number of more than 1024 bits"),
     "a long hexadecimal number": ("seed: 0x" + "f" * 100_000, "line 1: a number of more than 1024 bits"),
     "a long number of base 60": ("seed: " + ":".join(["59"] * 9000), "'seed' must be int, not '59:59:"),
-    "a large file": ("# " + "x" * MAX_BYTES, "more than 1,048,576 bytes: these are no settings"),
+    "a large file": ("# " + "x" * MAX_BYTES, "more than 1,048,576 bytes: these are not settings"),
     "code": ("seed: !!python/object/apply:os.getpid []", "could not determine a constructor"),
-    "a flag that is none": ("seed: !!bool maybe", "line 1: 'maybe' is no bool"),
-    "no digits": ("seed: !!int ''", "line 1: '' is no int"),
-    "a time that is none": ("seed: !!timestamp noon", "line 1: 'noon' is no timestamp"),
-    "a day that is none": ("seed: !!timestamp 2024-02-31", "line 1: '2024-02-31' is no timestamp"),
+    "a flag that is none": ("seed: !!bool maybe", "line 1: 'maybe' is not a valid bool"),
+    "no digits": ("seed: !!int ''", "line 1: '' is not a valid int"),
+    "a time that is none": ("seed: !!timestamp noon", "line 1: 'noon' is not a valid timestamp"),
+    "a day that is none": ("seed: !!timestamp 2024-02-31", "line 1: '2024-02-31' is not a valid timestamp"),
 }
 
 

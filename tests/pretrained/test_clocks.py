@@ -117,7 +117,7 @@ def test_files_hold_the_clock(tmp_path: Path) -> None:
     assert torch.equal(zoo.output(other, input_ids=ids), expected)
     another = zoo.build("llama")
     floater.plug(another, clock={"rate": "softplus"})
-    with pytest.raises(PlugError, match="plugged otherwise than this model: clock is"):
+    with pytest.raises(PlugError, match="plugged differently from this model: clock is"):
         floater.load(tmp_path / "clock", another)
 
 
@@ -150,8 +150,8 @@ def test_it_refuses(tmp_path: Path) -> None:
         ("bert", {}, "a clock turns the rotation of one body of: gemma"),
         ("llama", {"clock": {"per": "head"}}, "per='head'; .* must be 'block'"),
         ("llama", {"clock": {"rates": 1}}, "it maps 'per' and 'rate' to values"),
-        ("llama", {"delta": 0.2}, "a clock is no flow: it goes with blocks"),
-        ("llama", {"projections": ["query"]}, "a clock is no flow"),
+        ("llama", {"delta": 0.2}, "a clock is not a flow: it takes only blocks"),
+        ("llama", {"projections": ["query"]}, "a clock is not a flow"),
     ):
         with pytest.raises(PlugError, match=message):
             floater.plug(zoo.build(name), **{"clock": {}, **options})

@@ -133,7 +133,7 @@ def test_servers_have_no_factors_for_models_that_rotate_neighbours(tmp_path: Pat
     options: dict[str, Any] = {"clipped": 4} if method == "clipped" else {}
     floater.extend(model, 64, method, **options)
     for reader in ("vllm", "sglang"):
-        with pytest.raises(ExportError, match="CohereForCausalLM rotates neighbours; extend by"):
+        with pytest.raises(ExportError, match="CohereForCausalLM rotates adjacent components; extend by"):
             floater.export(model, tmp_path / "new", reader=reader)
     assert not (tmp_path / "new").exists()
     assert floater.export(model, tmp_path / "new").kind == "CohereForCausalLM"

@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         floater.load(tmp_path / "flow", zoo.build("roberta"))
     other = zoo.build("bert")
     floater.plug(other, projections=["query"])
-    with pytest.raises(PlugError, match="plugged otherwise"):
+    with pytest.raises(PlugError, match="plugged differently"):
         floater.load(tmp_path / "flow", other)
     with pytest.raises(PlugError, match="does not name a model"):
         floater.load(tmp_path / "flow")
@@ -156,7 +156,7 @@ def test_a_flow_does_not_fit_one_plugged_otherwise(
 ) -> None:
     """Though all tensors have the same shapes."""
     floater.save(trained("bert", **saved), tmp_path)
-    with pytest.raises(PlugError, match=f"plugged otherwise than this model: {next(iter(options))} is"):
+    with pytest.raises(PlugError, match=f"plugged differently from this model: {next(iter(options))} is"):
         floater.load(tmp_path, trained("bert", **options))
 
 

@@ -55,9 +55,9 @@ def test_a_square_mask_with_a_cache_counts_what_is_seen(rows: list[list[int]]) -
 
 def test_a_square_mask_that_shows_what_comes_after_is_refused() -> None:
     both = {"attention_mask": torch.ones(1, 1, 3, 3), "past_key_values": DynamicCache()}
-    with pytest.raises(PlugError, match="shows tokens what comes after them"):
+    with pytest.raises(PlugError, match="lets tokens attend to later ones"):
         token_positions(both | {"attention_mask": torch.zeros(1, 1, 3, 3)}, (1, 3))
-    with pytest.raises(PlugError, match="shows tokens what comes after them"):
+    with pytest.raises(PlugError, match="lets tokens attend to later ones"):
         token_positions(both | {"attention_mask": torch.ones(1, 1, 3, 3).bool()}, (1, 3))
 
 

@@ -147,7 +147,7 @@ def test_forgetting_begins_anew():
     "name", ["sinusoidal", "floater", "learned", "tupe_r", "rnn_transformer", "universal"]
 )
 def test_models_that_put_places_into_what_blocks_read_are_refused(name):
-    with pytest.raises(PositionError, match=r"puts places into what blocks read, .*'shortformer' can"):
+    with pytest.raises(PositionError, match=r"adds positions to the inputs of blocks, .*'shortformer' can"):
         model(name)(tokens(1, 4), memory=Memory(4))
 
 

@@ -17,12 +17,12 @@ Contract = Literal["shift", "real", "cache", "documents", "causal", "gradients",
 CONTRACT: Mapping[Contract, str] = {
     "shift": "a shift of all positions changes attention, unless the reference point is relative",
     "real": "positions may be real numbers",
-    "cache": "decoding with a cache gives what the whole text gives",
-    "documents": "documents packed into a row are what they are alone",
+    "cache": "decoding with a cache gives the outputs of the whole text",
+    "documents": "documents packed into a row have the same outputs as alone",
     "causal": "in a language model no token sees a later one",
     "gradients": "every parameter learns",
     "rows": "in a causal stack every row of a table learns",
-    "compile": "what acts in the blocks compiles to one graph",
+    "compile": "the hooks in the blocks compile to one graph",
 }
 
 

@@ -64,7 +64,7 @@ class PositionModel(nn.Module):
     type of the model around it, which casts change.
 
     Args:
-        spec: the stack of blocks it serves.
+        spec: the stack of blocks.
 
     Example:
         >>> class Distance(PositionModel):

@@ -1,4 +1,4 @@
-"""Copies of the values that stored results depend on, by which changes of the values are noticed."""
+"""Copies of the values that stored results depend on, to detect changes of those values."""
 
 from __future__ import annotations
 

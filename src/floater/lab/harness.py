@@ -3,7 +3,7 @@
     pip install lm-eval
     python -m floater.lab.harness run --model floater --model_args pretrained=DIRECTORY --tasks TASK
 
-The package `lm_eval` is imported when a model is asked for; nothing else of this library needs it.
+The package `lm_eval` is imported when a model is requested; nothing else in this library needs it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def model_class() -> Any:
     """Return the class of the harness's model "floater", and register it.
 
     It is `HFLM` with two differences. The checkpoint is located and checked as by `floater evaluate`, so that
-    plugged and extended models load. A request that is longer than the model is an error, where `HFLM` cuts
-    its beginning off and warns: a task on long texts would lose what it asks for.
+    plugged and extended models load. A request that is longer than the model is an error; `HFLM` cuts its
+    beginning off with a warning, so that a task on long texts could lose the answer.
 
     Raises:
         DataError: if lm-eval is not installed.
@@ -72,7 +72,7 @@ def model_class() -> Any:
 
 
 def _without_end(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
-    """Let a tokenizer add no token after a text, to which the harness appends an answer."""
+    """Keep a tokenizer from adding a token after a text, to which the harness appends an answer."""
     before, after = special(tokenizer)
     if after:
         names = [str(name) for name in tokenizer.convert_ids_to_tokens(before)]

@@ -39,7 +39,7 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, number: int, message: str | None = None) -> None:
         name = signal.Signals(number).name
-        default = f"stopped by {name}; a training that is started again resumes from its last checkpoint"
+        default = f"stopped by {name}; start the training again to resume from its last checkpoint"
         super().__init__(default if message is None else message)
         self.number, self.is_default, self.exit_code = number, message is None, 128 + number
 
@@ -88,8 +88,7 @@ def raising() -> Iterator[list[int]]:
 def deferred() -> Iterator[StopRequest]:
     """Note a signal until the end of the block instead of acting on it; a second one ends the process.
 
-    Yields:
-        The request, which the work in the block looks at where it can stop.
+    Yields: The request, which the work in the block checks where it can stop.
 
     Example:
         >>> with deferred() as request:

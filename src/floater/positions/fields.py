@@ -16,7 +16,7 @@ from floater.structures import Structure
 class PositionFields:
     """The fields of `Positions`, which documents them, and the positions derived from them.
 
-    It is a value, whose fields cannot be set. It is no dataclass: FSDP2's mixed precision casts the tensors
+    Its fields cannot be set. It is not a dataclass: FSDP2's mixed precision casts the tensors
     of dataclasses, and in bfloat16 positions from 256 on are rounded.
     """
 

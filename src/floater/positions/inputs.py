@@ -128,8 +128,8 @@ def _ids_from_pairs(pairs: Tensor, length: int) -> Tensor:
         later = visible.triu(1 + visible.shape[-1] - length)
         require(
             ~later,
-            "attention_mask shows tokens what comes after them, so it does not say where they stand; give a "
-            "mask (batch, length), or position_ids where the model takes them",
+            "attention_mask lets tokens attend to later ones, so it does not determine their positions; give "
+            "a mask (batch, length), or position_ids where the model takes them",
         )
     return visible.sum(-1).sub(1).clamp(min=0)
 

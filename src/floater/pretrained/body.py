@@ -58,8 +58,8 @@ class Body:
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
         if family.length is None and _TEXT.isdisjoint(self.names):
             raise PlugError(
-                f"{type(module).__name__} takes {', '.join(self.names)}; where its tokens stand is "
-                f"known only from one of {', '.join(sorted(_TEXT))}"
+                f"{type(module).__name__} takes {', '.join(self.names)}; the positions of its "
+                f"tokens need one of {', '.join(sorted(_TEXT))}"
             )
         self.padding = None if family.padding is None else family.padding(module)
         self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None

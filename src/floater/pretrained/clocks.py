@@ -133,7 +133,7 @@ def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:
         raise PlugError(f"clock is {clock!r}; it maps 'per' and 'rate' to values")
     if (per := clock.get("per", "block")) != "block":
         raise PlugError(
-            f"clock has per={per!r}; all heads of a pretrained model turn alike: it must be 'block'"
+            f"clock has per={per!r}; all heads of a pretrained model share one rotation: it must be 'block'"
         )
     rate = clock.get("rate", "softplus")
     one_of("rate", rate, tuple(RATES))

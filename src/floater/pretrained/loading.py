@@ -146,7 +146,7 @@ def load_weights(
     if isinstance(settings, Mapping) and not has_rules(model, settings.get("method")):
         raise PlugError(
             f"{type(model).__name__} is not extended by {settings['method']!r}, as its configuration says: "
-            "make it by from_config of its Auto class, or load it by from_pretrained"
+            "build it with from_config of its Auto class, or load it with from_pretrained"
         )
     _check_adapters(model)
     if not prefix:
@@ -222,7 +222,7 @@ def save_model(
 
 
 def batch_continuously(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Begin continuous batching as `original` does, if a text beside others is read as it is alone.
+    """Begin continuous batching as `original` does, if the outputs for a text do not depend on the others.
 
     Continuous batching joins the texts of a batch in one row and replaces the attention function.
 

@@ -149,7 +149,7 @@ def plug(
     if plugged(model) is not None:
         raise PlugError(f"this {type(model).__name__} is plugged already; unplug it first")
     if hasattr(model, "floater"):
-        raise PlugError(f"{type(model).__name__} has a part named 'floater' that is none of ours")
+        raise PlugError(f"{type(model).__name__} has a part named 'floater' that is not from this library")
     table = dict(projections) if isinstance(projections, Mapping) else None
     names = tuple(projections) if isinstance(projections, Iterable) else ()
     if isinstance(projections, str) or not names or any(name not in NAMES for name in names):
@@ -160,7 +160,7 @@ def plug(
         raise PlugError(f"freeze_model is {freeze_model!r}; it must be True or False")
     if clock is not None:
         if options or table is not None or names != NAMES or max_length != _LENGTH:
-            raise PlugError("a clock is no flow: it goes with blocks, start and freeze_model alone")
+            raise PlugError("a clock is not a flow: it takes only blocks, start and freeze_model")
         report = _plug_clocks(model, clock, blocks, start, freeze_model)
         warn_of_adapters(outer, "floater", "plug")
         return report

@@ -178,7 +178,7 @@ def fill(
         name = differing[0]
         raise PlugError(
             f"the flow in {directory} is not one of this model, which has another depth or width, or is "
-            f"plugged otherwise: '{name}' is {saved.get(name, 'missing')} there and "
+            f"plugged differently: '{name}' is {saved.get(name, 'missing')} there and "
             f"{shapes.get(name, 'missing')} here"
         )
     if new:
@@ -210,8 +210,8 @@ def check_same(saved: Mapping[str, Any], options: Mapping[str, Any], directory: 
         here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (options[name], value))
         if name not in _FREE and here != there:
             raise PlugError(
-                f"the flow in {directory} is plugged otherwise than this model: {name} is {there} there and "
-                f"{here} here"
+                f"the flow in {directory} is plugged differently from this model: {name} is {there} there "
+                f"and {here} here"
             )
 
 

@@ -18,9 +18,9 @@ def card(case: Case) -> None:
     """The card gives reasons for the exceptions, and the number of parameters with default options."""
     entry = case.encoding.card
     for item, reason in entry.exceptions.items():
-        assert item in CONTRACT, f"{item!r} is no item of the contract; there are: {', '.join(CONTRACT)}"
+        assert item in CONTRACT, f"{item!r} is not an item of the contract; there are: {', '.join(CONTRACT)}"
         assert re.fullmatch(r"[^.]{10,}", reason), (
-            f"{item}: {reason!r} is no reason in one phrase without a stop"
+            f"{item}: {reason!r} is not a reason in one phrase without a full stop"
         )
     for sizes in _SIZES:
         dim, heads, layers, max_length = sizes

@@ -25,7 +25,7 @@ def _excepts(stack: Any, item: str) -> bool:
 
 @torch.no_grad()
 def padding(case: Case) -> None:
-    """Padding on any side changes no token."""
+    """Padding on any side changes no output of a token."""
     stack, x = case.stack(), embeddings(*MASK.shape)
     together = stack(x, mask_positions(stack.position, MASK))
     for sample, tokens in enumerate(MASK.bool()):
@@ -36,7 +36,7 @@ def padding(case: Case) -> None:
 
 @torch.no_grad()
 def packing(case: Case, causal: bool = False) -> None:
-    """Documents packed into a row are what they are alone, or are refused."""
+    """Documents packed into a row have the same outputs as alone, or are refused."""
     stack = case.stack(causal=causal)
     if causal and _excepts(stack, "causal"):
         return
@@ -62,7 +62,7 @@ def packing(case: Case, causal: bool = False) -> None:
 
 
 def packing_causal(case: Case) -> None:
-    """Documents packed into a row of a causal stack are what they are alone, or are refused."""
+    """Documents packed into a row of a causal stack have the same outputs as alone, or are refused."""
     packing(case, causal=True)
 
 
@@ -83,7 +83,7 @@ def cache(case: Case) -> None:
 
 @torch.no_grad()
 def prefix(case: Case) -> None:
-    """The outputs of a text are those that it has as the beginning of a longer one."""
+    """A text has the same outputs as at the beginning of a longer text."""
     stack, x = case.stack(causal=True), embeddings(2, 7)
     if _excepts(stack, "causal"):
         return
@@ -95,7 +95,7 @@ def prefix(case: Case) -> None:
 
 @torch.no_grad()
 def decoder(case: Case) -> None:
-    """A text has the outputs in a decoder that it has as the beginning of a longer one."""
+    """A text has the same outputs in a decoder as at the beginning of a longer text."""
     case.require_transformer()
     if "decoder" not in case.encoding.sites:
         return
@@ -132,7 +132,7 @@ def causal(case: Case) -> None:
 
 @torch.no_grad()
 def shift(case: Case, causal: bool = False) -> None:
-    """An encoding that its card calls relative gives the same outputs if all positions are shifted."""
+    """An encoding whose card calls it relative gives the same outputs if all positions are shifted."""
     stack, x = case.stack(causal=causal), embeddings(2, 7)
     if stack.position.card.point not in ("relative", "none") or _excepts(stack, "shift"):
         return
@@ -143,7 +143,7 @@ def shift(case: Case, causal: bool = False) -> None:
 
 
 def shift_causal(case: Case) -> None:
-    """An encoding that its card calls relative does not see a shift in a causal stack."""
+    """An encoding whose card calls it relative gives the same outputs after a shift in a causal stack."""
     shift(case, causal=True)
 
 

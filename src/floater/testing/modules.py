@@ -70,14 +70,14 @@ def _stores(stored: Any, value: Any) -> bool:
 
 
 def reset(case: Case) -> None:
-    """`reset_parameters` draws every parameter anew."""
+    """`reset_parameters` initialises every parameter again."""
     model = case.build()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(7.0)
     model.reset_parameters()
     for key, parameter in model.named_parameters():
-        assert not bool((parameter == 7.0).any()), f"{key} is not drawn anew"
+        assert not bool((parameter == 7.0).any()), f"{key} is not initialised again"
 
 
 @torch.no_grad()

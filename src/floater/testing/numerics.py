@@ -16,7 +16,7 @@ from floater.testing.refusals import refuses
 
 @torch.no_grad()
 def single_precision(case: Case) -> None:
-    """Outputs in single precision are near those in double precision."""
+    """Outputs in single precision are close to those in double precision."""
     stack, x = case.stack(), embeddings(*MASK.shape)
     positions = mask_positions(stack.position, MASK)
     double = stack(x, positions)
@@ -79,7 +79,7 @@ def _far_positions(positions: Positions, bound: int | None) -> Positions:
 
 @torch.no_grad()
 def bound(case: Case) -> None:
-    """A bounded encoding refuses positions past its end; any other serves four times `max_length`."""
+    """A bounded encoding refuses positions past its end; any other accepts four times `max_length`."""
     stack, length = case.stack(), SIZES["max_length"]
     end, long = stack.position.max_positions, torch.ones(1, 4 * length, dtype=torch.long)
     if end is None or end > long.shape[1]:
@@ -94,7 +94,7 @@ def bound(case: Case) -> None:
 
 @torch.no_grad()
 def empty(case: Case) -> None:
-    """No text, no token and one token are served, in training and in evaluation."""
+    """Empty batches, empty texts and single tokens work, in training and in evaluation."""
     stack = case.stack()
     structured = hasattr(case.encoding, "needs")  # the number of nodes of no trees is unknown
     for rows, length, training in itertools.product((2,) if structured else (0, 2), (0, 1), (True, False)):

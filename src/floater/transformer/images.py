@@ -54,7 +54,9 @@ class ImageConfig(FloaterConfig):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if self.image_size % self.patch_size:
-            raise ValueError(f"image_size is {self.image_size}, no multiple of patch_size {self.patch_size}")
+            raise ValueError(
+                f"image_size is {self.image_size}, which is not a multiple of patch_size {self.patch_size}"
+            )
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -148,12 +148,12 @@ def check_memory(position: PositionModel, causal: bool) -> None:
         >>> from floater import build
         >>> check_memory(build("sinusoidal", dim=8, heads=2, layers=1, max_length=16), True)
         Traceback (most recent call last):
-        floater.encodings.errors.PositionError: Sinusoidal puts places into what blocks read, so ...
+        floater.encodings.errors.PositionError: Sinusoidal adds positions to the inputs of blocks, ...
     """
     if not causal:
         raise PositionError("a memory needs a causal stack, that of a language model")
     if not position.supports_segment_memory:
         raise PositionError(
-            f"{type(position).__name__} puts places into what blocks read, so segments of a text cannot be "
-            "remembered; a relative model, such as 'transformer_xl', or 'shortformer' can"
+            f"{type(position).__name__} adds positions to the inputs of blocks, so segments of a text cannot "
+            "be remembered; a relative model, such as 'transformer_xl', or 'shortformer' can"
         )

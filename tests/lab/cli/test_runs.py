@@ -214,11 +214,11 @@ def test_search_and_device_can_be_chosen(
     assert capsys.readouterr().out == greedy
     for device in ("tpu:7", "meta"):
         assert fails(*source, "--device", device).startswith(
-            f"device '{device}' is not there; there are: cpu"
+            f"device '{device}' is not available; there are: cpu"
         )
     with pytest.raises(SystemExit):
         main([*source, "--length-penalty", "inf"])
-    assert "'inf' is no finite number" in capsys.readouterr().err
+    assert "'inf' is not a finite number" in capsys.readouterr().err
 
 
 def test_a_finished_run_trains_for_longer(

@@ -73,4 +73,4 @@ def test_bad_bins_are_named(bins: str, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit) as stop:
         main(["evaluate", "run", "--source", "a", "--reference", "b", "--bins", bins])
     assert stop.value.code == 2
-    assert f"'{bins}' is no list of growing numbers" in capsys.readouterr().err
+    assert f"'{bins}' is not a list of increasing numbers" in capsys.readouterr().err

@@ -104,10 +104,10 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
             {"models": {"learned": {"max_length": 100}}},
             "trial learned-1: test lengths: 'learned' has 100 positions",
         ),
-        ({"models": {"none": {"start": "learned"}}}, "trial none-1: start 'learned' is no variant"),
+        ({"models": {"none": {"start": "learned"}}}, "trial none-1: start 'learned' is not a variant"),
         (
             {"models": {"none": {"seeds": [1]}, "rnn": {"start": "none"}}},
-            "trial rnn-2: start 'none' is no variant above this one with seed 2",
+            "trial rnn-2: start 'none' is not a variant above this one with seed 2",
         ),
         ({"models": {"none": {"seeds": 3}}}, "model none: seeds is 3; it must be a list of numbers, each"),
         ({"models": {"none": {"seeds": []}}}, r"model none: seeds is \[\]; it must be a list"),
@@ -119,8 +119,8 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
             "two trials of this name",
         ),
         ({"models": {"floater": {}}, "blocks": ["first"]}, "trial floater-first-1: model: blocks is 'first'"),
-        ({"comparisons": [["none", "x"]]}, "comparisons has 'x', which is no variant; there are: none, "),
-        ({"baseline": "sinusoid"}, "baseline 'sinusoid' is no variant; there are: none, sinusoidal"),
+        ({"comparisons": [["none", "x"]]}, "comparisons has 'x', which is not a variant; there are: none, "),
+        ({"baseline": "sinusoid"}, "baseline 'sinusoid' is not a variant; there are: none, sinusoidal"),
         ({"metric": "BLEU"}, "metric is 'BLEU'; did you mean 'bleu'?"),
         (
             {"metric": "length_ratio"},
@@ -180,7 +180,7 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
                 "short_to_long": {},
                 "tests": {"lengths": {"bins": [9, 5]}},
             },
-            r"trial none-1: test lengths: bins \[9, 5\] must be whole numbers that grow from at least 1",
+            r"trial none-1: test lengths: bins \[9, 5\] must be increasing whole numbers of at least 1",
         ),
         (
             {
@@ -271,7 +271,7 @@ def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_pa
         grid(asked, "here")
 
     same = {key: str(tmp_path / "two") for key in ("source", "reference")}
-    with pytest.raises(SettingsError, match=r"trial none-1: test t: token '\(' is no regular expression"):
+    with pytest.raises(SettingsError, match=r"trial none-1: test t: token '\(' is not a regular expression"):
         grid(settings(tmp_path / "study", tests={"t": same | {"token": "("}}), "here")
 
     words = [f"{i}\tw\t_\tX\t_\t_\t{i - 1}\tr\t_\t_\n" for i in range(1, 7)]
@@ -330,7 +330,7 @@ def test_a_causal_model_that_sees_the_future_is_refused_without_data(tmp_path: P
     common = {"objective": "causal", "data": data, "model": {"preset": "tiny"}}
     models = {"none": {}, ahead: {}}
     asked = settings(tmp_path, task="language_modeling", settings=common, models=models, short_to_long={})
-    with pytest.raises(SettingsError, match=r"trial ahead-1: .* shows tokens what comes after them"):
+    with pytest.raises(SettingsError, match=r"trial ahead-1: .* lets tokens attend to later ones"):
         grid(asked, "here")
 
 

@@ -124,7 +124,7 @@ def test_scores_of_other_tasks_are_not_compared() -> None:
     assert not any(apart.best(column) for column in apart.columns())
     said = summary.answer(apart)
     assert said[-1] == (
-        "Not compared with `none-copy`, as their scores are of something else: `none-sort`, `a-sort`."
+        "Not compared with `none-copy`, as their scores measure something else: `none-sort`, `a-sort`."
     )
     assert not any("sort" in text for text in said[:-1])
     (axes,) = figures.score_by_length(apart, apart.columns()[1:], apart.baseline).axes

@@ -241,5 +241,5 @@ def test_a_task_of_another_package_is_checked_without_a_line_of_its_own(tmp_path
         Path(file).write_text(kept, encoding="utf-8")
     again = RunData(Path(settings.run), settings)
     again.check()
-    with pytest.raises(DataError, match="the valid examples are others, though no file or setting is"):
+    with pytest.raises(DataError, match="the valid examples differ, though no file or setting does"):
         again.check_examples(train=["a"], valid=["c"])

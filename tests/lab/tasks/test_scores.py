@@ -166,7 +166,7 @@ def test_every_sentence_is_in_the_one_bin_of_its_length(lengths, edges):
 
 @pytest.mark.parametrize("edges", [[0, 5], [5, 5], [10, 5], [-1]])
 def test_edges_must_increase_from_above_zero(edges):
-    with pytest.raises(DataError, match="must be whole numbers that grow from at least 1"):
+    with pytest.raises(DataError, match="must be increasing whole numbers of at least 1"):
         check_edges(edges)
 
 

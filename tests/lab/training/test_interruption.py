@@ -117,7 +117,7 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_signal_outside_a_training_ends_the_work(number: int) -> None:
     with (
-        pytest.raises(Interrupted, match=r"stopped by SIG.*; a training that is started again resumes"),
+        pytest.raises(Interrupted, match=r"stopped by SIG.*; start the training again to resume"),
         raising(),
     ):
         signal.raise_signal(number)

@@ -188,5 +188,5 @@ def test_steps_that_the_strategy_does_not_read_are_refused(event: str) -> None:
 
 @pytest.mark.parametrize("saves", [{}, {"save_steps": 300}])
 def test_a_checkpoint_that_will_not_be_saved_cannot_be_kept(saves: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="keep_steps has 1000, which is no checkpoint"):
+    with pytest.raises(ValueError, match="keep_steps has 1000, which is not a checkpoint"):
         TrainingSettings(keep_steps=[1000], **saves)

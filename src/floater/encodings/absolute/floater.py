@@ -85,7 +85,7 @@ class Floater(PositionModel):
     the chosen blocks, and there is no sinusoid.
 
     Args:
-        spec: the stack of blocks it serves; max_length x delta, or horizon x delta, is the span over which
+        spec: the stack of blocks; max_length x delta, or horizon x delta, is the span over which
             the vectors start of order one.
         injection: "qkv" or "add".
         blocks: "all", "input" (the first block), or a list of block indices.

@@ -19,7 +19,7 @@ class Learned(AddedVectors):
     Bounded: a position past the table is an error, never clipped.
 
     Args:
-        spec: the stack of blocks it serves; max_length is the table size.
+        spec: the stack of blocks; max_length is the table size.
         blocks: "input", "all", or a list of block indices; each has a table of its own.
 
     Example:

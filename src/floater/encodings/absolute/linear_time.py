@@ -22,7 +22,7 @@ class LinearTime(Precise, AddedVectors):
     any length; unlike sinusoids, vectors grow with the time.
 
     Args:
-        spec: the stack of blocks it serves.
+        spec: the stack of blocks.
         blocks: "input" (the first block), "all" (each with vectors of its own), or a list of block indices.
 
     Raises:

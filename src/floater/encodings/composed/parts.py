@@ -49,7 +49,7 @@ def named(part: Part) -> Named:
         if not isinstance(part["clock"], Mapping):
             raise PositionError(f"clock is {part['clock']!r}; it must be a mapping of options, {{}} for none")
         return "clock", {"model": {"name": part["name"], **options}, **part["clock"]}
-    raise PositionError(f"{part!r} is no encoding; give a name, or a mapping of name and options")
+    raise PositionError(f"{part!r} is not an encoding; give a name, or a mapping of name and options")
 
 
 def resolved(
@@ -109,7 +109,7 @@ class Composite(PositionModel):
         acting: indices of the parts that act in each block.
 
     Raises:
-        PositionError: if there is no part, one does not exist or needs a decoder of its own kind, or they do
+        PositionError: if there is no part, one does not exist or needs its own kind of decoder, or they do
             not go together.
     """
 
@@ -124,7 +124,7 @@ class Composite(PositionModel):
         for name, _ in pairs:
             kind = catalogue()[name]
             if kind.length_aware or not kind.autoregressive:
-                raise PositionError(f"'{name}' needs a decoder of its own kind; it is no part of another")
+                raise PositionError(f"'{name}' needs its own kind of decoder; it cannot be part of another")
         self._acting_in = [tuple(self._leaves(layer, chosen)) for layer, chosen in enumerate(acting)]
         self._late_in = [tuple(self._rotations(indices)) for indices in self._acting_in]
         kinds = [part for part in self.models if hasattr(part, "card")]  # the others are identities here

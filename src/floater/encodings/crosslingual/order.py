@@ -76,7 +76,7 @@ class Frozen(Learned):
     Bounded: a position past the table is an error.
 
     Args:
-        spec: the stack of blocks it serves; max_length is the size of the table.
+        spec: the stack of blocks; max_length is the size of the table.
 
     Example:
         >>> model = Frozen(StackSpec(dim=4, heads=1, layers=1, max_length=16))

@@ -29,7 +29,7 @@ class GridSinusoidal(AddedVectors):
     `sinusoidal` for that width. The tokens of a text lie on the diagonal of the grid.
 
     Args:
-        spec: the stack of blocks it serves; dim must be a multiple of 2 axes.
+        spec: the stack of blocks; dim must be a multiple of 2 axes.
         axes: number of axes of the grid, 2 for images, 3 for videos.
         blocks: "input", "all", or a list of block indices.
 
@@ -75,7 +75,7 @@ class GridLearned(AddedVectors):
     diagonal.
 
     Args:
-        spec: the stack of blocks it serves; dim must be a multiple of axes, and every table has max_length
+        spec: the stack of blocks; dim must be a multiple of axes, and every table has max_length
             vectors.
         axes: number of axes of the grid, 2 for images, 3 for videos.
         blocks: "input", "all", or a list of block indices, which share the tables.
@@ -147,7 +147,7 @@ class GridFloater(AddedVectors):
     the diagonal. Coordinates must not be negative.
 
     Args:
-        spec: the stack of blocks it serves; max_length x delta is the span over which the vectors start of
+        spec: the stack of blocks; max_length x delta is the span over which the vectors start of
             order one.
         axes: number of axes of the grid, 2 for images, 3 for videos.
         blocks: "all", "input", or a list of block indices; each has starts of its own.

@@ -30,7 +30,7 @@ class LieRE(Precise):
     code. The tokens of a text lie on the diagonal of the grid, one max_length long.
 
     Args:
-        spec: the stack of blocks it serves; max_length is the length of an axis of the training grid.
+        spec: the stack of blocks; max_length is the length of an axis of the training grid.
         axes: number of axes of the grid, 2 for images, 3 for videos.
         generator: components that a block of a generator rotates, a divisor of head_dim above 1; by default
             all of a head.

@@ -27,7 +27,7 @@ class GridRotary(PositionModel):
     """Rotates pairs of queries and keys by angles of their coordinates; subclasses give the angles.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks; head_dim must be even.
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
     """
@@ -62,7 +62,7 @@ class AxialRotary(GridRotary):
     pairs. The tokens of a text lie on the diagonal of the grid.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be a multiple of 2 axes.
+        spec: the stack of blocks; head_dim must be a multiple of 2 axes.
         axes: number of axes of the grid, 2 for images, 3 for videos.
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1; 100 in the paper, as grids are shorter than texts.
@@ -112,7 +112,7 @@ class MixedRotary(Precise, GridRotary):
     head. The tokens of a text lie on the diagonal of the plane.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be a multiple of 4.
+        spec: the stack of blocks; head_dim must be a multiple of 4.
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the initial frequencies, above 1.
 
@@ -168,7 +168,7 @@ class MRope(GridRotary):
     fast and slow pairs (Qwen3-VL). On a text, whose tokens have t on every axis, it is `rotary`.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks; head_dim must be even.
         sections: pairs of time, height and width; by default a quarter for time and the rest in halves, which
             are Qwen2-VL's 16, 24 and 24 of 64.
         interleaved: whether pairs take turns: i, i + 1, i + 2 read time, height, width as far as the sections

@@ -129,7 +129,7 @@ class Synthesizer(DufterAbsolute):
     near zero, so that all keys start with equal weight. Bounded.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
         learned: whether the matrices are trained, or keep their random initial values.
 
     Raises:

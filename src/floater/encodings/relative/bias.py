@@ -209,7 +209,7 @@ class DistanceTable(PositionBias):
     Bounded: a distance past the table is an error.
 
     Args:
-        spec: the stack of blocks it serves; distances stay below max_length.
+        spec: the stack of blocks; distances stay below max_length.
         share_heads: one scalar for all heads.
         share_layers: one table for all blocks.
     """

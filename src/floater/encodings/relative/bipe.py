@@ -41,7 +41,7 @@ class BiPE(PositionModel):
     ALiBi (BiPE-RoPE and BiPE-ALiBi, section 3). Positions are not read, only tokens and their order.
 
     Args:
-        spec: the stack of blocks it serves; the table has max_length vectors.
+        spec: the stack of blocks; the table has max_length vectors.
         delimiters: token ids that end a segment, of which they are a part; without any a text is one segment.
         between: "rotary" or "alibi".
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.

@@ -147,7 +147,7 @@ class ChenAbsolute(PositionBias):
     for the pair of segments (`Positions.segment`) that query and key belong to. Bounded.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
         rank: width of the position vectors; None means head_dim.
         share_heads: one pair of tables for all heads.
         share_layers: one pair of tables for all blocks.

@@ -61,7 +61,7 @@ class FloaterRelative(PositionBias):
     real. The bias depends on the distance of query and key alone, so caches stay valid.
 
     Args:
-        spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
+        spec: the stack of blocks; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
         width: width of psi.
         hidden: width of the field; None means `width`.

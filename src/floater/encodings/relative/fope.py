@@ -32,7 +32,7 @@ class FoPE(PositionModel):
     products. As a differs from b, products do not depend on s - t alone.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be a multiple of 4, and at least one period of
+        spec: the stack of blocks; head_dim must be a multiple of 4, and at least one period of
             rotary positions, 2 pi, must fit into max_length.
         base: base of the frequencies, above 1.
         gain: gain of Xavier's initialisation of the coefficients that are added to the identity, at least 0;

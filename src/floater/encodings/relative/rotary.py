@@ -30,7 +30,7 @@ class Rotary(PositionModel):
     which gives the same products. Values are unchanged; positions may be real.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks; head_dim must be even.
         pairs: "interleaved", components 2i and 2i + 1 (the paper); "half", components i and i + head_dim / 2
             (GPT-NeoX and most models since).
         base: base of the frequencies, above 1.

@@ -41,7 +41,7 @@ class SelfExtend(Rotary):
     less than G changes the products of distant tokens slightly.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even.
+        spec: the stack of blocks; head_dim must be even.
         form: "floor", "leaky" or "rectified".
         group: G, the tokens that share a position beyond the window; above 1.
         window: w in tokens; half of max_length by default, at least 1.

@@ -168,7 +168,7 @@ class ShawAbsolute(ShawTables):
     once for all heads.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
         values: whether values get vectors too.
 
     Raises:

@@ -40,7 +40,7 @@ class Tener(PositionModel):
     u and v belong to a head of a block. Positions may be real.
 
     Args:
-        spec: the stack of blocks it serves; head_dim must be even, and above 2 for "released".
+        spec: the stack of blocks; head_dim must be even, and above 2 for "released".
         form: "paper" or "released".
 
     Raises:

@@ -42,7 +42,7 @@ class FloaterTree(FloaterRelative, Structured):
     """`floater_relative` over trees: the distance is the number of edges between two tokens.
 
     Args:
-        spec: the stack of blocks it serves; log(1 + min(max_length, clip)) is the span over which vectors
+        spec: the stack of blocks; log(1 + min(max_length, clip)) is the span over which vectors
             start of order one.
         width: width of psi.
         hidden: width of the field; None means `width`.

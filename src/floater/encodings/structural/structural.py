@@ -35,7 +35,7 @@ class Structural(Structured):
     (head_dim, head_dim), have biases and are shared by the heads; its attention over paths does not pool.
 
     Args:
-        spec: the stack of blocks it serves; dim must be even with "attention".
+        spec: the stack of blocks; dim must be even with "attention".
         labels: number of edge labels.
         encoder: "attention" or "cnn".
         width: inner width d_r of the pooling.

@@ -25,7 +25,7 @@ class BertA(Learned):
     """BERT-A: learned position vectors added to the input (equation 3), `learned` under TUPE's name. Bounded.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.
@@ -60,7 +60,7 @@ class BertR(PositionModel):
     Dot products are scaled as in BERT, the bias is not.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
         buckets: number of buckets of distances, even, at least 4: one for each near distance, logarithmic
             ones beyond.
         max_distance: distance at which the last bucket begins.
@@ -119,7 +119,7 @@ class BertAD(PositionModel):
     sqrt(4 head_dim); U_Q and U_K are shared by blocks, as TUPE's are. Values read words alone. Bounded.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
 
     Raises:
         PositionError: in `prepare`, if positions are real or past the table.

@@ -35,7 +35,7 @@ class TupeA(PositionBias):
     from a token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
         cls: the token that is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
             without untying it).
         matrix: of positions: "factored", products of projected vectors, or "free", a scalar per head and pair
@@ -165,7 +165,7 @@ class TupeR(TupeA):
     head; here the sum is reset, as in the paper.
 
     Args:
-        spec: the stack of blocks it serves; max_length positions.
+        spec: the stack of blocks; max_length positions.
         cls: the token that is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
             without untying it).
         matrix: of absolute positions: "factored", products of projected vectors, or "free", a scalar per head

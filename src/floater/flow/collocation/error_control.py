@@ -28,7 +28,7 @@ _ROUNDING = 2.0**-23
 # A solve aims at half of the promise: the error of a kept plan is not measured again, only the sum of the
 # estimates of its intervals is, and the ratio of the two changes with the weights.
 _AIM, _ROUNDINGS = MOST / 2, 10.0
-# Limits of the sum of estimates below which a new plan is not measured if no gradient is wanted, as measuring
+# Limits of the sum of estimates below which a new plan is not measured if no gradient is needed, as measuring
 # takes half as long as a solve; between them the sum depends on the size of roundings.
 _UNMEASURED = 0.1, 1.5
 # Lower limits of the ratio of measured error to summed estimates, and of the sum itself in tolerances: a plan

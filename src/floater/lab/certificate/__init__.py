@@ -1,4 +1,4 @@
-"""Certificates: what an extension to longer inputs costs and brings, measured on the very model."""
+"""Certificates: the costs and gains of an extension to longer inputs, measured on the model itself."""
 
 from floater.lab.certificate.measurements import certify, read_texts
 from floater.lab.certificate.page import write_page

@@ -19,7 +19,7 @@ SPEED_TOKENS = 9
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to the questions on a text, and what they cost.
+    """Answers to the questions on a text, and their cost.
 
     Args:
         ids: token ids of each answer.
@@ -70,7 +70,7 @@ def answer(
 
 
 def _generate(model: Any, ids: Sequence[int], tokens: int, cache: Any = None, least: int = 1) -> Any:
-    """Generate greedily, whatever the checkpoint's own settings of generation are."""
+    """Generate greedily, whatever the generation settings of the checkpoint."""
     end = model.generation_config.eos_token_id
     config = GenerationConfig(
         do_sample=False,

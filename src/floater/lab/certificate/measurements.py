@@ -35,9 +35,9 @@ from floater.lab.training.files import write_json
 from floater.lab.training.memory import peak_memory, reset_peak_memory
 
 FINALISTS = 3
-"""Number of methods whose needles are measured: those with the least loss beyond the old length so far."""
+"""Number of methods whose needles are measured: those with the lowest loss beyond the old length so far."""
 ROUNDS = 3
-"""Least number of rounds of needles."""
+"""Minimum number of rounds of needles."""
 logger = logging.getLogger(__name__)
 
 
@@ -107,7 +107,7 @@ def certify(
     path: Path,
     minutes: float | None = None,
 ) -> Record:
-    """Measure, and write each result before the next measurement starts.
+    """Run the measurements, and write each result before the next one starts.
 
     Results that the file has already are not measured again.
 
@@ -203,7 +203,7 @@ def _weight(model: Subject, unit: Unit) -> float:
 
 
 def _measure(unit: Unit, model: Subject, tokenizer: PreTrainedTokenizerFast, text: Text) -> dict[str, Any]:
-    """Measure; a refused or failed extension is a result, too."""
+    """Measure; a refused or failed extension is also a result."""
     body = model.load()
     try:
         if unit.kind == "windows":

@@ -145,7 +145,7 @@ def _spread(sentences: list[str], needles: Sequence[str]) -> str:
 
 
 def _fit(build: Callable[[int], str], most: int, room: int, size: Callable[[str], int], what: str) -> str:
-    """Return the longest text `build(n)`, n up to `most`, of at most `room` tokens, by bisection."""
+    """Find by bisection the longest text `build(n)`, n up to `most`, of at most `room` tokens."""
     if size(build(0)) > room:
         raise DataError(f"the needles of '{what}' take more than {room} tokens; choose a greater length")
     low, high = 0, 1

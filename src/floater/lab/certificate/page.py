@@ -167,7 +167,7 @@ def _limits(values: Sequence[float]) -> tuple[float, float]:
 
 
 def notes(record: Record) -> list[str]:
-    """Return how the numbers were measured and what they can show."""
+    """Return notes on how the numbers were measured and what they can show."""
     windows = f"windows of {record.old:,} tokens that advance by half of it"
     if record.settings["model"]["kind"] == "masked":
         windows = f"parts of {record.old:,} tokens, with the same masked tokens"

@@ -1,4 +1,4 @@
-"""The record of a certificate: results by measurement, and what they say about each method."""
+"""The record of a certificate: results by measurement, and the statistics of each method."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Record:
     def results_of(
         self, kind: str, method: Method, length: int | None = None
     ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the trial and result of each measurement of a kind and a method, refused ones left out."""
+        """Yield the trial and result of each measurement of a kind and a method, except for refused ones."""
         for key, result in self.results.items():
             a_kind, name, a_length, trial = key.split("/")
             if (
@@ -108,8 +108,8 @@ class Record:
     ) -> Interval | None:
         """Return the difference in loss from another method on the same tokens, in nats per token.
 
-        The interval is that of a paired t-test over blocks of tokens. It says what these texts can show;
-        for other texts, the differences between texts count as well.
+        The interval is that of a paired t-test over blocks of tokens. It holds for these texts; for other
+        texts, the differences between texts count as well.
 
         Args:
             method: the method.
@@ -143,7 +143,7 @@ class Record:
         return sorted(measured, key=lambda m: (losses[str(m)] is None, losses[str(m)] or 0.0))
 
     def recall(self, method: Method, length: int, task: str | None = None) -> tuple[int, int]:
-        """Return how many answers of a task, or of all, contain what they should, and how many there are."""
+        """Return the number of correct answers of a task, or of all tasks, and the number of all answers."""
         hits = total = 0
         for kind in ("filler", "text", "words"):
             for _, result in self.results_of(kind, method, length):

@@ -91,7 +91,7 @@ class Subject:
         return model
 
     def cost(self, length: int) -> float:
-        """Return the relative cost of reading a text, which progress is estimated with."""
+        """Return the relative cost of reading a text, used to estimate progress."""
         return length * (1 + length / self.quadratic)
 
 
@@ -133,7 +133,7 @@ def subject(folder: str, length: int, method: Method | None = None) -> Subject:
 
 
 def activations(config: Any, length: int, size: int, causal: bool) -> int:
-    """Estimate the bytes beside the weights that reading one text of a length takes.
+    """Estimate the bytes, besides the weights, that reading one text of a length takes.
 
     Hidden states and the widest feed-forward layer, cached keys and values, and one chunk of logits.
 

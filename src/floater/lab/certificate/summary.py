@@ -114,11 +114,11 @@ def share(hits: int, total: int) -> str:
 
 
 def choose(record: Record, measured: Sequence[Method]) -> tuple[Method | None, str]:
-    """Choose a method by the record, and say why.
+    """Choose a method by the record, with the reason.
 
-    The method has the least loss beyond the old length among those that change the loss of short inputs by at
-    most 0.1 %, or among all if there is none. Of methods whose loss does not differ significantly from the
-    least, it is the one that finds the most needles.
+    The method has the lowest loss beyond the old length among those that change the loss of short inputs by
+    at most 0.1 %, or among all if there is none. Of methods whose loss does not differ significantly from the
+    lowest, it is the one that finds the most needles.
 
     Returns:
         The method, None if no method has a result, and the reason.

@@ -30,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 for success, 1 for a failure, 2 for an error that a user can fix, and 128 plus the
         number of a signal that ended the command: 130 for Ctrl-C, 143 for SIGTERM, 138 for SIGUSR1. It is 141
-        if the reader of standard output goes away (SIGPIPE) from a command whose result is what it prints;
-        the others go on, as they do when the reader of standard error does.
+        if the reader of standard output goes away (SIGPIPE) from a command whose result is its output; other
+        commands continue, as they do when the reader of standard error goes away.
 
     Example:
         >>> main(["translate", "no-such-run"])
@@ -104,7 +104,7 @@ def _stopped(number: int) -> str:
 
 
 def _limit_threads(words: Sequence[str]) -> None:
-    """Give a command that computes nothing one thread, before torch is imported.
+    """Limit a command that computes nothing to one thread, before torch is imported.
 
     Several threads of OpenMP that wait for one another burn minutes of a loaded machine.
     """

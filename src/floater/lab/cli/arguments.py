@@ -37,7 +37,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 def count(text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of at least 1")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1")
     return int(text)
 
 
@@ -46,7 +46,7 @@ def whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
 
 
 def number(text: str) -> float:
@@ -56,5 +56,5 @@ def number(text: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise argparse.ArgumentTypeError(f"'{text}' is no finite number")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a finite number")
     return value

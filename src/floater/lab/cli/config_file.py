@@ -117,10 +117,10 @@ def read_config(path: str, command: str, foreign: str, other: str) -> dict[str, 
 
 
 def is_trusted(arguments: argparse.Namespace) -> bool:
-    """Return whether the modules may be imported that a configuration of the command line names.
+    """Return whether the modules that a configuration on the command line names may be imported.
 
-    A configuration is the user's own, unless it lies in the directory of a run or a study, which may come
-    from elsewhere.
+    A configuration is the user's own, unless it lies in the directory of a run or a study, which may be
+    untrusted.
     """
     from floater.lab.study.grid import TRIALS
     from floater.lab.study.run import SETTINGS as STUDY

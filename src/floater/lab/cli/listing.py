@@ -195,7 +195,7 @@ def summary(name: str) -> str:
 
 
 def stacks(name: str) -> str:
-    """Return in which stacks the paper of a position model has it, and in which it also acts here.
+    """Return the stacks in which the paper of a position model uses it, and those in which it also acts here.
 
     Example:
         >>> stacks("tener")

@@ -1,4 +1,4 @@
-"""What commands that read a run have in common."""
+"""Functions that commands reading a run share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or whose reader goes away while the work goes on."""
+"""Standard streams that are closed, or whose reader goes away during the work."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def is_unread(stream: Any) -> bool:
 
 @contextmanager
 def usable_streams() -> Iterator[None]:
-    """Make the standard streams usable until the end of the block, whatever the process was started with.
+    """Make the standard streams usable until the end of the block, whatever their initial state.
 
-    Standard error lasts when its reader goes away. Closed streams are opened on the null device, because the
+    Standard error survives the loss of its reader. Closed streams are opened on the null device, because the
     next file that is opened would get their numbers, and what is written to a stream would end up in it.
     """
     for number in range(3):

@@ -57,7 +57,8 @@ def table(rows: Sequence[Mapping[str, Any]], *, whole: bool = True) -> Table:
 
     Args:
         rows: columns of the encodings (`listing.columns`) that the survey has, in any order.
-        whole: whether to have the columns that do not fit on a terminal: paper, structure, reference point.
+        whole: whether to include the columns that do not fit on a terminal: paper, structure, reference
+        point.
 
     Example:
         >>> from floater.encodings import StackSpec

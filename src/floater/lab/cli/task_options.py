@@ -1,4 +1,4 @@
-"""Options of `floater evaluate` that only the task of the run knows: the parameters of its `evaluate`."""
+"""Options of `floater evaluate` that are specific to a task: the parameters of its `evaluate`."""
 
 from __future__ import annotations
 

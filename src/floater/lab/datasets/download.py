@@ -54,7 +54,7 @@ def fetch(file: File, folder: Path, recorded: dict[str, str]) -> Path:
             except DataError:
                 if url == file.urls[-1]:
                     raise
-                logger.info("%s cannot be had; trying the next address", url)
+                logger.info("%s cannot be downloaded; trying the next address", url)
     if file.hash is None:
         recorded.setdefault(file.urls[0], f"sha256:{pooch.file_hash(str(path))}")
     return path

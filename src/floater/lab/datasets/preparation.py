@@ -100,7 +100,7 @@ def _download(wanted: Dataset, downloads: Path, lock: Path) -> tuple[dict[str, P
         before = len(recorded)
         files[file.name] = fetch(file, downloads, recorded)
         if len(recorded) > before:
-            logger.info("nobody states the checksum of %s; that of this download is in %s", file.name, lock)
+            logger.info("no checksum of %s is published; that of this download is in %s", file.name, lock)
             write_json(lock, dict(sorted((_read(lock) | recorded).items())))
     return files, recorded
 

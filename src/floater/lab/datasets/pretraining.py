@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 EVERY = 200
 """Every 200th article is for validation; their code holds out every 200th line."""
 SHORTEST, LETTERS = 50, 0.7
-"""Least number of characters of a paragraph, and of letters in it, and least share of letters."""
+"""Minimum number of characters of a paragraph, of letters in it, and minimum share of letters."""
 _LONGEST = 1_000_000
 _MARKS = {"\\": 0.05, "|": 0.05}
 """Characters of formulas and tables, and the largest share of a paragraph that they may have."""

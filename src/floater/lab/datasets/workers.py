@@ -1,4 +1,4 @@
-"""A parallel map over lines of text that keeps few of them in memory."""
+"""A parallel map over lines of text that keeps only a few in memory."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def keys_of(cls: Any, prefix: str = "", instance: Any = MISSING) -> dict[str, Ke
         instance: The instance whose values are the defaults; by default those of the fields.
 
     Raises:
-        TypeError: If ``cls`` is no dataclass, or holds one inside a union or a container.
+        TypeError: If ``cls`` is not a dataclass, or holds one inside a union or a container.
     """
     (hints, meanings), keys = _described(cls), dict[str, Key]()
     for field in fields(cls):
@@ -64,7 +64,7 @@ def keys_of(cls: Any, prefix: str = "", instance: Any = MISSING) -> dict[str, Ke
 
 @functools.cache
 def _described(cls: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the types of a dataclass's fields and their meanings, which are slow to find out."""
+    """Return the types of a dataclass's fields and their meanings, which are slow to determine."""
     params = [param for base in reversed(cls.__mro__) for param in google.parse(base.__doc__ or "").params]
     return get_type_hints(cls), {p.arg_name: " ".join((p.description or "").split()) for p in params}
 

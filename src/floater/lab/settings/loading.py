@@ -32,7 +32,7 @@ def load(cls: type[T], path: str | Path, overrides: Sequence[str] = ()) -> T:
     Raises:
         SettingsError: If the file cannot be read or is larger than settings are, a key is unknown, repeated
             or missing, a value has the wrong type, or ``cls`` itself refuses its values.
-        TypeError: If ``cls`` is no dataclass, or holds one inside a union or a container.
+        TypeError: If ``cls`` is not a dataclass, or holds one inside a union or a container.
 
     >>> import dataclasses, os
     >>> Training = dataclasses.make_dataclass("Training", [("steps", int), ("lr", float, 1e-3)])

@@ -1,4 +1,4 @@
-"""Settings as text: YAML, which `load` reads back, and a list for a person."""
+"""Settings as text: YAML, which `load` reads back, and a readable list."""
 
 from __future__ import annotations
 

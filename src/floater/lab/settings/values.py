@@ -48,7 +48,7 @@ def _read_scalar(annotation: Any, value: Any) -> Any:
 
 
 def _message(error: Mismatch) -> str:
-    """Return what is wrong with a value, and what may have been meant."""
+    """Return a message on an invalid value, with what may have been meant."""
     members, value = members_of(error.annotation), error.value
     words = str(value).lower().strip("+-.")
     if float in members and isinstance(value, str) and words in ("inf", "infinity", "nan"):

@@ -1,9 +1,9 @@
 """YAML as settings are written in it: scalars of YAML 1.2, within limits.
 
-Plain scalars are those of the core schema of YAML 1.2. YAML 1.1, which PyYAML reads, has more that few people
-mean: 010 is 8 there, 12:30 is 750, 2026-01-01 a date, no is false. Beyond the core schema, an integer may be
-grouped in thousands by underscores, or binary (0b101). Words that are booleans in YAML 1.1 only are refused,
-because both meanings are common.
+Plain scalars are those of the core schema of YAML 1.2. YAML 1.1, which PyYAML reads, has further forms that
+few people intend: 010 is 8, 12:30 is 750, 2026-01-01 is a date, no is false. Beyond the core schema, an
+integer may be grouped in thousands by underscores, or binary (0b101). Words that are booleans in YAML 1.1
+only are refused, because both meanings are common.
 """
 
 import math
@@ -47,7 +47,7 @@ def parse(text: str | bytes) -> Any:
     floater.lab.settings.yaml_format.NotYamlError: no can mean false or a text; write false, or 'no' in quotes
     """
     if len(text) > MAX_BYTES:
-        raise NotYamlError(f"more than {MAX_BYTES:,} bytes: these are no settings")
+        raise NotYamlError(f"more than {MAX_BYTES:,} bytes: these are not settings")
     try:
         return yaml.load(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError) as error:
@@ -89,7 +89,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (AttributeError, LookupError, ValueError):  # a scalar that is not of its tag: !!bool maybe
-            wrong = f"{reprlib.repr(node.value)} is no {node.tag.rpartition(':')[2]}"
+            wrong = f"{reprlib.repr(node.value)} is not a valid {node.tag.rpartition(':')[2]}"
             raise ConstructorError(None, None, wrong, node.start_mark) from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:

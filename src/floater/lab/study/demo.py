@@ -23,7 +23,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 NOTE = (
     "What to expect: `floater`, the encoding of the paper, and `sinusoidal`, that of the plain Transformer, "
-    "fail on longer sentences, as both then read position vectors that no training step had. "
+    "fail on longer sentences, as both then read position vectors that never occurred in training. "
     "`floater_relative-cross` keeps its scores, as all that it reads occurs in training: in self-attention "
     "the logarithm of the distance, up to half the training length, and in cross-attention sinusoids at "
     "times that training stretches to those of sentences four times as long. A learned function of that "

@@ -178,11 +178,11 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     models = [variant.name for variant in _models(settings, _has_positions(task), origin)]
     if settings.models and settings.baseline is not None and settings.baseline not in {*names, *models}:
         there = ", ".join(dict.fromkeys([*models, *names]))
-        raise SettingsError(f"{origin}: baseline {settings.baseline!r} is no variant; there are: {there}")
+        raise SettingsError(f"{origin}: baseline {settings.baseline!r} is not a variant; there are: {there}")
     for name in (name for pair in settings.comparisons for name in pair):
         if name not in names:
             raise SettingsError(
-                f"{origin}: comparisons has {name!r}, which is no variant; there are: {', '.join(names)}"
+                f"{origin}: comparisons has {name!r}, which is not a variant; there are: {', '.join(names)}"
             )
     if both := sorted(settings.checkpoints.keys() & {*names}):
         raise SettingsError(f"{origin}: checkpoint {both[0]} has the name of a variant; choose another")
@@ -406,7 +406,8 @@ def _check(
         above = order[: order.index(trial.variant.name)]
         if trial.after is not None and not (trial.variant.start in above and trial.after in names):
             raise SettingsError(
-                f"{where}: start {trial.variant.start!r} is no variant above this one with seed {trial.seed}"
+                f"{where}: start {trial.variant.start!r} is not a variant above this one with seed "
+                f"{trial.seed}"
             )
         try:
             find_run(trial.settings)

@@ -113,7 +113,7 @@ def learning(results: Results) -> Iterator[Panel]:
 
 
 def _validated(results: Results) -> str:
-    """Describe what a validation scored: the weights of a step, with the translations that did not end."""
+    """Describe which weights a validation scored, and the number of translations that did not end."""
     settings, parts = (
         results.outcomes[0].trial.settings,
         [],

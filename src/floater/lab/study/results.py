@@ -227,7 +227,7 @@ class Results:
 
     @property
     def base_name(self) -> str:
-        """Return the name of what variants are compared with: the baseline, or a model at equal labels."""
+        """Return the name of the baseline that variants are compared with, or of a model at equal labels."""
         if self.baseline is not None:
             return self.baseline.name
         base = next(iter(self.references.values()), None)
@@ -413,7 +413,7 @@ class Results:
         return next((c for c in self.against_baseline() if (c.variant, c.column) == key), None)
 
     def conclusion(self, comparison: Comparison) -> Conclusion:
-        """Return the conclusion of a comparison: the direction of a significant difference, or why none."""
+        """Return the direction of a significant difference, or why there is none."""
         if comparison.p is None:
             return "not tested"
         if comparison.p >= self.settings.level or not comparison.difference.mean:

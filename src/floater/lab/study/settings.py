@@ -87,7 +87,7 @@ class ShortToLong:
         try:
             re.compile(self.token)
         except re.error as error:
-            raise ValueError(f"token {self.token!r} is no regular expression: {error}") from None
+            raise ValueError(f"token {self.token!r} is not a regular expression: {error}") from None
         if unknown := self.skip.keys() - {*self.source, *self.target, *self.test_source, *self.test_target}:
             raise ValueError(f"skip names {min(unknown)}, which is none of the files")
 
@@ -265,7 +265,7 @@ class StudySettings:
             if len(pair) != 2 or pair[0] == pair[1]:
                 raise ValueError(f"comparisons has {pair}; it must be a list of pairs of different variants")
         if self.bins and not all(low < high for low, high in pairwise([0, *self.bins])):
-            raise ValueError(f"bins are {self.bins}; they must be positive and growing")
+            raise ValueError(f"bins are {self.bins}; they must be positive and increasing")
         if not self.keep_models:
             starts = [name for name, entry in self.models.items() if (entry or {}).get("start")]
             if starts or self.figures or self.keep_checkpoints:

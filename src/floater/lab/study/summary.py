@@ -179,7 +179,7 @@ def _apart(results: Results) -> list[str]:
     if not apart:
         return []
     return [
-        f"Not compared with `{results.base_name}`, as their scores are of something else: {_listed(apart)}."
+        f"Not compared with `{results.base_name}`, as their scores measure something else: {_listed(apart)}."
     ]
 
 

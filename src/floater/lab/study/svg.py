@@ -35,7 +35,7 @@ def slim(svg: str) -> str:
     svg = svg.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
     svg = re.sub(r' style="[^"]*"', lambda match: _style(match[0]), svg)
     svg = re.sub(r">\s+<", "><", svg)
-    svg = re.sub(r'<path d="[^"]*" style="fill:none"/>', "", svg)  # seen by nobody
+    svg = re.sub(r'<path d="[^"]*" style="fill:none"/>', "", svg)  # invisible
     before = ""
     while before != svg:  # empty groups, from the inside out
         before, svg = svg, re.sub(r"<g>((?:(?!</?g[ >]).)*)</g>", r"\1", svg, flags=re.DOTALL)

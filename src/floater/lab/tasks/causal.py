@@ -47,6 +47,6 @@ def check_causal(model: FloaterForCausalLM) -> None:
     whole, earlier = logits(8), logits(4)
     if not torch.allclose(whole, earlier, rtol=1e-3, atol=1e-3):
         raise DataError(
-            f"the position model '{model.config.position}' shows tokens what comes after them; a causal "
+            f"the position model '{model.config.position}' lets tokens attend to later ones; a causal "
             "language model needs another one, or other options of it (model.position_options)"
         )

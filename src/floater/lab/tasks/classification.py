@@ -1,4 +1,4 @@
-"""Classification of texts, short or long, by a Hugging Face checkpoint, on tables of one's own."""
+"""Classification of texts, short or long, by a Hugging Face checkpoint, on your own tables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Data(SplitData):
 
     Attributes:
         train: table with a text and a label in each row, or list of tables: CSV, TSV, JSON, JSON Lines,
-            Parquet, plain or compressed; a folder or "hf:NAME" of a data set of Hugging Face.
+            Parquet, plain or compressed; a folder or "hf:NAME" of a Hugging Face data set.
         valid: table of the validation texts; null takes `valid_share` of the training table.
         valid_share: share of the texts of `train` used for validation, chosen by the texts; null takes a
             tenth without `valid`, else none.
@@ -136,8 +136,8 @@ class Classification(FineTuning):
             )
         if missing := {*classes} - {text.label for text in train}:
             raise DataError(
-                f"{data.train}: no training text has the label '{min(missing)}', of {len(train):,}; lower "
-                "data.valid_share and test_share, choose another split_seed, or remove the label"
+                f"{data.train}: none of the {len(train):,} training texts has the label '{min(missing)}'; "
+                "lower data.valid_share and test_share, choose another split_seed, or remove the label"
             )
         if data.valid is None:
             return Splits(train, data.part(every, "valid"))

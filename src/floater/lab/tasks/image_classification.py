@@ -47,7 +47,9 @@ class Data:
         if self.num_channels not in (1, 3):
             raise ValueError(f"num_channels is {self.num_channels}; it must be 1 or 3")
         if self.image_size % self.patch_size:
-            raise ValueError(f"image_size is {self.image_size}, no multiple of patch_size {self.patch_size}")
+            raise ValueError(
+                f"image_size is {self.image_size}, which is not a multiple of patch_size {self.patch_size}"
+            )
 
 
 @dataclass(frozen=True)

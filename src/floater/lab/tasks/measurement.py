@@ -153,7 +153,7 @@ def check_edges(edges: Sequence[int]) -> None:
         DataError: if the bounds are not strictly increasing, or the first is below 1.
     """
     if not all(isinstance(edge, int) for edge in edges) or list(edges) != sorted({0, *edges})[1:]:
-        raise DataError(f"bins {list(edges)} must be whole numbers that grow from at least 1")
+        raise DataError(f"bins {list(edges)} must be increasing whole numbers of at least 1")
 
 
 @functools.cache

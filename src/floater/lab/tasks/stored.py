@@ -35,7 +35,7 @@ Store = Callable[..., Any]
 
 
 def unstored(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-    """Return a value that is made anew."""
+    """Return a newly computed value."""
     return make()
 
 

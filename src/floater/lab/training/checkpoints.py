@@ -33,7 +33,7 @@ def interrupted_checkpoints(run: Path | str) -> list[Path]:
     """List the checkpoints that a run wrote on a signal, between those of its schedule, by step.
 
     Training resumes from them, but they are not used for the final model. They are removed at the next
-    checkpoint of the schedule, so a run that was stopped ends with the checkpoints of one that was not.
+    checkpoint of the schedule, so an interrupted run ends with the same checkpoints as an uninterrupted one.
 
     Args:
         run: directory of the run; it need not exist.

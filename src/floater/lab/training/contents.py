@@ -1,4 +1,4 @@
-"""The contents of files and folders, by which a later change of them is noticed."""
+"""The contents of files and folders, recorded to detect later changes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,8 @@ def contents(
         files: by the name of the setting, a path, a `Part` of a folder, or a list of them. Hidden files in a
             folder are not read.
         before: earlier contents; files that have not changed since are not read again.
-        without: folder, as of the run itself, whose files are left out of a folder that contains it.
+        without: folder, such as that of the run itself, whose files are excluded from a folder that contains
+        it.
 
     Raises:
         DataError: if a file cannot be read.

@@ -1,4 +1,4 @@
-"""Digests of values and of the files that options name, by which a later change of them is noticed."""
+"""Digests of values and of the files that options name, recorded to detect later changes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN = {type(None), bool, int, float, str, bytes}
 def values_digest(value: Any) -> str | None:
     """Return the SHA-256 of texts, numbers and arrays in nested lists, dicts and dataclasses.
 
-    Names of classes and fields have no part in it.
+    Names of classes and fields do not affect it.
 
     Args:
         value: examples, or parts of them.
@@ -83,7 +83,7 @@ def _plain_parts(values: Sequence[Any]) -> Iterator[bytes]:
 
 
 def _is_plain(values: list[Any] | tuple[Any, ...]) -> bool:
-    """Return whether there is nothing but texts and numbers in nested lists and tuples."""
+    """Return whether nested lists and tuples contain only texts and numbers."""
     kinds = {*map(type, values)}
     return kinds <= _PLAIN or (kinds <= {list, tuple} and all(map(_is_plain, values)))
 

@@ -1,4 +1,4 @@
-"""The step at which a training diverged, which is noticed without waiting for the device at every step."""
+"""The step at which training diverged, detected without waiting for the device at every step."""
 
 from __future__ import annotations
 

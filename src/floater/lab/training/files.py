@@ -38,8 +38,8 @@ def sync_tree(folder: Path) -> None:
 def discard(path: Path) -> None:
     """Remove what an interrupted process left under a temporary name.
 
-    A link is removed itself: the directory of a run from elsewhere may have one under such a name; writing
-    through it would overwrite another file.
+    A link itself is removed: an untrusted run directory may have one under such a name, and writing through
+    it would overwrite another file.
 
     Example:
         >>> discard(Path("no-such-file"))
@@ -51,7 +51,7 @@ def discard(path: Path) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """Open a file, but not through a link: an `opener` for directories that may be from elsewhere."""
+    """Open a file, but not through a link: an `opener` for directories that may be untrusted."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 

@@ -52,7 +52,7 @@ def check_complete(checkpoint: Path, processes: int, scaler: bool) -> None:
     for name in names:
         if not (checkpoint / name).is_file():
             raise DataError(
-                f"{checkpoint} has no {name}, without which the training would not go on as it was; remove "
+                f"{checkpoint} has no {name}, without which training would not continue identically; remove "
                 f"{checkpoint.name} to resume from the checkpoint before it"
             )
 

@@ -1,4 +1,4 @@
-"""The data of a run: what they were when its training began, so that it resumes on the same."""
+"""The data of a run, recorded when its training began, so that it resumes on the same data."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RunData:
             self.examples, self._accepted = {**record["examples"]}, [*record["accepted"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{file} is no record of data ({error!r}); remove it to resume without a check of the data"
+                f"{file} is not a record of data ({error!r}); remove it to resume without a check of the data"
             ) from error
 
     def _contents(self, before: Contents) -> Contents:
@@ -120,7 +120,7 @@ class RunData:
         if not self._new:
             compared = {name: {before.get(name), self.examples[name]} - {None} for name in examples}
             names = [name for name, digests in compared.items() if len(digests) > 1]
-            self._settle([f"the {name} examples are others, though no file or setting is" for name in names])
+            self._settle([f"the {name} examples differ, though no file or setting does" for name in names])
 
     def _reread(self) -> Contents:
         """Return the contents of the files once more.
@@ -155,7 +155,7 @@ class RunData:
         if lines and not self.accept:
             raise DataError(
                 f"{self.run} was begun on other data: {_joined(lines)}; restore the data, choose another "
-                "directory, or train on with --accept-changed-data"
+                "directory, or continue with --accept-changed-data"
             )
         self._new += lines
 

@@ -55,8 +55,8 @@ logger = logging.getLogger(__name__)
 class RunTrainer(FloaterTrainer):
     """A `FloaterTrainer` that trains a run to its end: it logs, stops early, resumes and writes the result.
 
-    SIGINT, SIGTERM and SIGUSR1 end a training after the current step, with a checkpoint. A run that is
-    resumed from it ends with the weights of one that was not stopped, bit for bit.
+    SIGINT, SIGTERM and SIGUSR1 end training after the current step, with a checkpoint. A run that is resumed
+    from it ends with the weights of an uninterrupted run, bit for bit.
 
     Args:
         training: the settings.
@@ -258,7 +258,7 @@ class RunTrainer(FloaterTrainer):
     def _interrupted(self, number: int, checkpoint: Path | None) -> Interrupted:
         line = (
             f"stopped by {Signals(number).name} after step {self.state.global_step:,} of "
-            f"{self.state.max_steps:,}; a training that is started again resumes from {checkpoint}"
+            f"{self.state.max_steps:,}; start the training again to resume from {checkpoint}"
         )
         return Interrupted(number, line if self.args.process_index == 0 else "")
 
@@ -306,7 +306,7 @@ class RunTrainer(FloaterTrainer):
                 f"batches; start it with {before}"
             )
         if before not in (0, now):
-            logger.warning("%d processes wrote it; %d go on with other random numbers", before, now)
+            logger.warning("%d processes wrote it; %d continue with other random numbers", before, now)
         try:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)

@@ -85,8 +85,8 @@ class TrainingSettings:
             the mean over all their tokens.
         batches_per_step: number of batches in a step of all processes together. It replaces
             gradient_accumulation_steps, which is then this number divided by the number of processes: any
-            number of processes that divides it gives the same step, and a stopped run goes on with another
-            one that reads as many batches in an epoch.
+            number of processes that divides it gives the same step, and a stopped run can resume with another
+            number that reads as many batches in an epoch.
         num_train_epochs: number of passes over the data, if max_steps is null.
         max_steps: number of steps of the training. It replaces num_train_epochs.
         adam_beta1: decay rate of Adam's running mean of the gradients.
@@ -199,8 +199,8 @@ class TrainingSettings:
         for step in self.keep_steps:
             if not isinstance(self.saves, int) or step < 1 or step % self.saves:
                 raise ValueError(
-                    f"keep_steps has {step}, which is no checkpoint: they are saved each {self.saves}; set "
-                    "save_steps so that it divides it"
+                    f"keep_steps has {step}, which is not a checkpoint: they are saved every {self.saves}; "
+                    "set save_steps so that it divides it"
                 )
         if self.evaluates == "no" and self.selects:
             raise ValueError(

@@ -38,7 +38,7 @@ class Throughput(TrainerCallback):
         return self._since is not None or self._seconds > 0
 
     def start(self) -> None:
-        """Let the clock run, if it does not."""
+        """Start the clock, unless it is running."""
         if self._since is None:
             self._since = time.perf_counter()
 

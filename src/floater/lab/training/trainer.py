@@ -200,8 +200,8 @@ class FloaterTrainer(Trainer):
     def _seed_process(self) -> None:
         """Let each process draw its own random numbers: dropout, and random times of texts.
 
-        The first one goes on with those that it has, as a single process. A checkpoint has the state of the
-        generators of each process that wrote it.
+        The first one continues with its generator, as a single process does. A checkpoint has the state of
+        the generators of each process that wrote it.
         """
         rank, start = self.args.process_index, self._resumed_from
         states = random_states(self.args.world_size)
@@ -222,7 +222,7 @@ class FloaterTrainer(Trainer):
         """Return the schedule, after checking the checkpoint to resume from.
 
         This is the last public method before the Trainer loads the states of optimizer and schedule. It would
-        load those of other parameters, and go on without those that are missing.
+        load those of other parameters, and continue without missing ones.
         """
         scheduler = super().create_scheduler(num_training_steps, optimizer)
         if (checkpoint := self._resumed_from) is not None:
@@ -442,7 +442,7 @@ def _writing(checkpoint: Path) -> Iterator[None]:
                 raise
             reason = f"{first_line(error)}; is the disk full?"
         raise DataError(
-            f"{checkpoint} cannot be written ({reason}); a training that is started again resumes from the "
+            f"{checkpoint} cannot be written ({reason}); start the training again to resume from the "
             "checkpoint before it"
         ) from error
 

@@ -81,7 +81,7 @@ def warm_started(
 
 
 def _as_part(weights: Mapping[str, Tensor], part: str, wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights with the position model as a part of another, its tables as long as wanted."""
+    """Return weights with the position model as a part of another, with tables of the new length."""
     renamed = {}
     for name, weight in weights.items():
         for prefix in POSITION_PARTS:

@@ -39,7 +39,7 @@ _LLAMA, _LONGROPE = frozenset({"llama", "mistral"}), frozenset({"phi3", "minicpm
 def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) -> list[str]:
     """Change the fields of a saved configuration to those that a reader understands.
 
-    The fields also get the names that Transformers 4 reads, which ignores `rope_parameters` without a word.
+    The fields also get the names that Transformers 4 reads, which ignores `rope_parameters` without warning.
 
     Args:
         fields: contents of `config.json`; changed in place.
@@ -88,8 +88,8 @@ def check_rotation(model: nn.Module, config: PreTrainedConfig, reader: str) -> N
     if reader in ("vllm", "sglang") and "longrope" in kinds and _rotates_neighbours(model):
         raise ExportError(
             f"{reader} computes factors of frequencies ('longrope', 'clipped', 'dropped', 'clex') only for "
-            f"models that rotate halves of a head, and {type(model).__name__} rotates neighbours; extend by "
-            "'yarn', 'ntk' or 'linear'"
+            f"models that rotate halves of a head, and {type(model).__name__} rotates adjacent components; "
+            "extend by 'yarn', 'ntk' or 'linear'"
         )
 
 

@@ -65,8 +65,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     or with cached keys. The exceptions are "dynamic" and "clex" with `declared=False`, and "longrope" with
     `short_factor` other than `long_factor`: one rotation, that for the longest text of the batch, padding
     included (of "clex" its length in training lengths, rounded up), is used for all, so that the outputs for
-    a text depend on its neighbours and on what follows. Cached keys keep their rotation: these forms turn off
-    the cache in generation, and a pass with cached keys of another scale is refused.
+    a text depend on the rest of the batch and on later tokens. Cached keys keep their rotation: these forms
+    turn off the cache in generation, and a pass with cached keys of another scale is refused.
 
     **Biases of distances** (T5, Switch, BLOOM, MPT, Falcon with ALiBi): "flow", a `floater_relative` that is
     fitted to the trained bias, continues it in texts longer than in training (`trained=` tokens, by default

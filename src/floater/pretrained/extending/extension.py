@@ -30,7 +30,7 @@ class Extension:
         unchanged: True if inputs of the old lengths have the same outputs as before, bit for bit.
         error: root mean squared error of the flow that is fitted to trained biases, in logits.
         by_longest: True if the longest text of a batch, padding included, determines the rotation of all: the
-            outputs for a text depend on the texts beside it and on what follows.
+            outputs for a text depend on the rest of the batch and on later tokens.
 
     Example:
         >>> print(Extension("flow", "table", 512, 2048, True))

@@ -57,7 +57,7 @@ def search_factors(
     of a text, which Transformers cannot express.
 
     Pass the result to `extend(model, length, "longrope", long_factor=search.factors)`. Search and evaluate on
-    different texts: the least of many losses is lower than what another text shows.
+    different texts: the minimum of many losses is biased downwards.
 
     Args:
         model: a causal language model whose rotary positions are not scaled; unchanged afterwards.

@@ -120,7 +120,7 @@ class Trial:
             except Exception as failure:  # any error of any model: the next part may take less
                 error = failure
         if path not in self.parts:
-            raise ExtendError(f"'{path}' is no part of what the configuration of the model builds")
+            raise ExtendError(f"'{path}' is not a part of what the configuration of the model builds")
         kind = type(self.parts[path])
         what = "an image" if image else "tokens"
         raise ExtendError(

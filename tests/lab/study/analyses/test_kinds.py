@@ -95,7 +95,7 @@ def test_what_a_person_gets_wrong_is_one_line(
     assert "cannot be run on 513 tokens of text" in said(MINILM, "probe", "--length", "513")
     (tmp_path / "listed").mkdir()
     (tmp_path / "listed" / "config.json").write_text("[]")
-    assert "config.json is no mapping" in said(str(tmp_path / "listed"), "vectors")
+    assert "config.json is not a mapping" in said(str(tmp_path / "listed"), "vectors")
 
 
 def test_more_positions_than_a_picture_shows_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -222,5 +222,5 @@ def test_a_folder_without_a_model_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(DataError, match="there is no such directory"):
         load_subject(tmp_path / "none")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match="is no directory and no checkpoint in the cache of Hugging Face"):
+    with pytest.raises(DataError, match="is neither a directory nor a checkpoint in the cache"):
         load_subject("no/such-checkpoint-anywhere")

@@ -146,9 +146,7 @@ def test_a_zip_that_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for label in ("good", "bad"):
             archive.writestr(f"{label}/1.txt", bytes(2**26))
-    with pytest.raises(
-        DataError, match=r"bomb.zip: it unpacks to 134,217,728 bytes, which is no text of its size"
-    ):
+    with pytest.raises(DataError, match=r"bomb.zip: it unpacks to 134,217,728 bytes, too many for a text"):
         read_documents(tmp_path / "bomb.zip")
 
 
@@ -197,7 +195,7 @@ def test_what_systems_leave_beside_documents_is_none(
         documents = read_documents(source)
     assert {document.id: " ".join(document.sentences[0]) for document in documents} == words
     assert "4 hidden or system files are skipped" in caplog.text
-    assert zipped or "folders without a document are no label: maybe" in caplog.text
+    assert zipped or "folders without a document are not labels: maybe" in caplog.text
 
 
 def test_the_tokens_of_a_batch_are_its_words() -> None:

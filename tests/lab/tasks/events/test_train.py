@@ -278,7 +278,7 @@ def test_gaps_that_are_equal_in_float32_make_no_edges(folder: Path) -> None:
 
 
 def test_a_position_model_that_shows_later_events_is_refused(folder: Path, ahead: str) -> None:
-    with pytest.raises(DataError, match="'ahead' shows events what comes after them"):
+    with pytest.raises(DataError, match="'ahead' lets events attend to later ones"):
         train(settings(folder, "leak", model={"position": ahead, "position_source": "time"}))
     assert not (folder / "leak").exists()
 

@@ -168,7 +168,7 @@ def test_other_position_models_train(position: str, tmp_path: Path) -> None:
 def test_models_that_cannot_serve_are_refused_before_anything_is_written(tmp_path: Path, ahead: str) -> None:
     with pytest.raises(PositionError, match="tree"):
         train(settings(tmp_path, model={"position": "tree"}))
-    with pytest.raises(ValueError, match="shows tokens what comes after them"):
+    with pytest.raises(ValueError, match="lets tokens attend to later ones"):
         train(settings(tmp_path, model={"position": ahead}))
     assert not (tmp_path / "run").exists()
 
@@ -185,7 +185,7 @@ def test_a_bin_without_a_question_is_refused_before_the_training(tmp_path: Path)
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"data": {"lengths": [5, 3]}}, "lengths are 5 to 3; they must grow"),
+        ({"data": {"lengths": [5, 3]}}, "lengths are 5 to 3; they must increase"),
         ({"data": {"lengths": [0, 3]}}, "lengths are 0 to 3"),
         ({"data": {"longest": 4}}, "longest is 4; it must be at least the greatest length, 5"),
         ({"data": {"problem": "multiply"}}, "unknown problem 'multiply'; there are: copy, reverse"),

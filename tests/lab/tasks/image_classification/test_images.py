@@ -86,7 +86,7 @@ def test_a_folder_of_images_is_read_as_the_digits_are(trained: Path, tmp_path: P
     [
         ("nowhere", {}, "nowhere: there is no such folder"),
         ("empty", {}, "empty holds no image in a folder of a class"),
-        ("broken", {}, "1.png is no image that can be read"),
+        ("broken", {}, "1.png is not a readable image"),
         ("digits", {"size": 9}, "--size is 9; it must be a multiple of patch_size 2"),
         ("digits", {"coordinates": "true"}, "coordinates is 'true'"),
     ],
@@ -128,7 +128,7 @@ def test_patches_are_read_row_by_row() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model(torch.zeros(shape))
-    with pytest.raises(ValueError, match="image_size is 5, no multiple of patch_size 2"):
+    with pytest.raises(ValueError, match="image_size is 5, which is not a multiple of patch_size 2"):
         ImageConfig.preset("tiny", image_size=5, patch_size=2)
 
 
@@ -195,7 +195,7 @@ def test_twelve_bits_in_a_tiff_are_not_taken_for_sixteen(tmp_path: Path) -> None
 )
 def test_values_without_a_scale_are_refused(tmp_path: Path, name: str, image: Any) -> None:
     image.save(tmp_path / name)
-    with pytest.raises(DataError, match=rf"{name} is no image that can be read: its values are"):
+    with pytest.raises(DataError, match=rf"{name} is not a readable image: its values are"):
         read_image(tmp_path / name, 1)
 
 
@@ -252,7 +252,7 @@ def damaged() -> dict[str, bytes]:
 @pytest.mark.parametrize("name", damaged())
 def test_every_damage_is_reported_with_the_name_of_the_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(damaged()[name])
-    with pytest.raises(DataError, match=rf"{name} is no image that can be read: .") as caught:
+    with pytest.raises(DataError, match=rf"{name} is not a readable image: .") as caught:
         read_image(tmp_path / name, 3)
     assert "\n" not in str(caught.value)
 
@@ -260,7 +260,7 @@ def test_every_damage_is_reported_with_the_name_of_the_file(tmp_path: Path, name
 def test_an_image_of_too_many_pixels_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Pillow.new("1", (40, 40)).save(tmp_path / "a.png")
     monkeypatch.setattr(Pillow, "MAX_IMAGE_PIXELS", 700)  # it is refused beyond twice as many
-    with pytest.raises(DataError, match=r"a\.png is no image that can be read: .*1600 pixels"):
+    with pytest.raises(DataError, match=r"a\.png is not a readable image: .*1600 pixels"):
         read_image(tmp_path / "a.png", 1)
 
 
@@ -284,7 +284,7 @@ def test_classes_are_folders_with_images(tmp_path: Path, caplog: pytest.LogCaptu
     said = caplog.text
     assert "hidden or system files are skipped, such as .ipynb_checkpoints" in said
     assert "labels.csv is skipped" in said
-    assert "folders without an image are no class: bird" in said
+    assert "folders without an image are not classes: bird" in said
     (tmp_path / "cat" / "more").mkdir()
     Pillow.new("L", (4, 4)).save(tmp_path / "cat" / "more" / "1.png")
     with pytest.raises(DataError, match=r"more/1.png is in a folder of its class"):

@@ -143,7 +143,7 @@ def test_a_run_without_a_record_resumes_and_says_so(
 def test_a_record_that_cannot_be_read_is_named(folder: Path) -> None:
     for broken in ("{", "[]", '{"files": {"data.train": 1}, "examples": {}, "accepted": []}'):
         (folder / "run" / DATA).write_text(broken, encoding="utf-8")
-        with pytest.raises(DataError, match=r"data\.json is no record of data .*; remove it to resume"):
+        with pytest.raises(DataError, match=r"data\.json is not a record of data .*; remove it to resume"):
             resume(folder)
 
 

@@ -124,7 +124,7 @@ def test_the_command_line_prints_the_ranges(
 
 @pytest.mark.parametrize("edges", [(0, 50), (50, 24), (24, 24)])
 def test_bounds_that_do_not_grow_are_refused(run: Path, source: str, edges: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match="must be whole numbers that grow from at least 1"):
+    with pytest.raises(DataError, match="must be increasing whole numbers of at least 1"):
         evaluate(run, source, bins=edges)
 
 

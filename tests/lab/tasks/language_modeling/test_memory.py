@@ -223,7 +223,7 @@ def test_a_batch_has_as_many_streams_as_examples(
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model.position=sinusoidal"], "Sinusoidal puts places into what blocks read"),
+        (["model.position=sinusoidal"], "Sinusoidal adds positions to the inputs of blocks"),
         (["objective=masked"], "only a causal model has one"),
         (["data.memory=-1"], "memory is -1; it must be at least 0"),
         (["evaluation.stride=4"], "evaluation.stride is 4; with a memory there is none"),

@@ -187,7 +187,7 @@ def test_bad_input_is_named(fails: Says, folder: Path, ahead: str) -> None:
     assert "block is 7; it must be at least 8" in said("data.block=7")
     assert "'objective' must be one of 'causal', 'masked'" in said("objective=prefix")
     assert "must be at most 1" in said("masking.mask=0.95")
-    assert "'ahead' shows tokens what comes after them" in said(f"model.position={ahead}", "data.pack=false")
+    assert "'ahead' lets tokens attend to later ones" in said(f"model.position={ahead}", "data.pack=false")
     assert "one document a row" in said("model.position=rnn_transformer")
 
 

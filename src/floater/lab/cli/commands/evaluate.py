@@ -95,7 +95,7 @@ def _edges(text: str) -> tuple[int, ...]:
     """Read the first numbers of all bins but the first."""
     edges = tuple(int(part) if part.isdecimal() else 0 for part in text.split(","))
     if list(edges) != sorted(set(edges)) or edges[0] < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list of growing numbers, as 80,100,120 is")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list of increasing numbers, such as 80,100,120")
     return edges
 
 

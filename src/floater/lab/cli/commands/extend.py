@@ -1,4 +1,4 @@
-"""Extend a Hugging Face checkpoint to longer inputs, and prove what that costs and brings."""
+"""Extend a Hugging Face checkpoint to longer inputs, and measure the costs and gains."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _is_described(card: Card, arguments: argparse.Namespace) -> bool:
-    """Return whether the card of an encoding has the properties that a command line asks for."""
+    """Return whether the card of an encoding has the requested properties."""
     first, last = arguments.year or ("0000", "9999")
     return (
         arguments.point in (None, card.point)
@@ -159,7 +159,7 @@ def _is_described(card: Card, arguments: argparse.Namespace) -> bool:
 
 
 def _is_measured(row: dict[str, Any], arguments: argparse.Namespace) -> bool:
-    """Return whether an encoding's measured properties are those that a command line asks for."""
+    """Return whether the measured properties of an encoding are the requested ones."""
     return all(getattr(arguments, name) in (None, row[name]) for name in ("injection", *PROPERTIES)) and row[
         "kernel"
     ] in KERNELS.get(arguments.kernel, (row["kernel"],))
@@ -169,5 +169,5 @@ def _years(text: str) -> tuple[str, str]:
     """Read a year, or the first and the last."""
     match = re.fullmatch(r"(\d{4})(?:-(\d{4}))?", text)
     if not match:
-        raise argparse.ArgumentTypeError(f"'{text}' is no year, as 2021, and no range, as 2019-2021")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a year, as in 2021, or a range, as in 2019-2021")
     return match[1], match[2] or match[1]

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--survey", metavar="NAME", type=_figure, help=f"a figure of Dufter et al. 2022: {', '.join(FIGURES)}"
     )
-    parser.add_argument("--where", metavar="PLACE", help="place in the model, as in 'block 1 query'")
+    parser.add_argument("--where", metavar="PLACE", help="location in the model, as in 'block 1 query'")
     parser.add_argument("--length", metavar="N", type=count, help="number of positions to show")
     parser.add_argument(
         "--trained",

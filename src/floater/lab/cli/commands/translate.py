@@ -90,5 +90,5 @@ def _device(name: str | None) -> Any:
     except (RuntimeError, AssertionError, NotImplementedError):
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         names = ["cpu", *([accelerator.type] if accelerator else [])]
-        raise DataError(f"device '{name}' is not there; there are: {', '.join(names)}") from None
+        raise DataError(f"device '{name}' is not available; there are: {', '.join(names)}") from None
     return device

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 def positional_logits(source: Source, length: int | None = None) -> dict[str, Tensor]:
     """Return the part of the attention logits that depends on positions alone: the logits of zero embeddings.
 
-    It is what TUPE's correlation, T5's and ALiBi's biases and the u and v terms of Transformer-XL add; of
-    vectors at the input, as learned ones, the product (p_t W_Q) (p_s W_K) in the first block, and of
-    FLOATER's biases that of (W_Q x + b + b(t)) at x = 0. A block where positions have no effect without
-    words, as with rotary embeddings but for biases of the projections, is excluded, and so is one that is
-    equal to the block before.
+    For TUPE, T5, ALiBi and Transformer-XL this is the correlation, the bias or the terms of u and v that they
+    add; for vectors at the input, such as learned ones, the product (p_t W_Q) (p_s W_K) in the first block;
+    and for FLOATER's biases the product of (W_Q x + b + b(t)) at x = 0. A block where positions have no
+    effect without words, as with rotary embeddings (except for biases of the projections), is excluded, and
+    so is one that is equal to the block before.
 
     A model of another library is run on zero embeddings; the logits are the input of the first softmax, in
     its encoder or its only stack.

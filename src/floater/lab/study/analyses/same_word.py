@@ -30,8 +30,8 @@ def same_word_logits(
     """Return the logits of each block where every token is the same word, less the mean of each query.
 
     They are logarithms of the attention weights, mean over some words of the vocabulary. A constant that is
-    added to all logits of a query changes no weight, so that the mean over the keys is left out. Every
-    encoding has them, since the model itself computes them: those that act on words, too, and those in the
+    added to all logits of a query changes no weight, so the mean over the keys is subtracted. Every encoding
+    has them, since the model itself computes them, including encodings that act on words and those in the
     decoder, whose source is the same word. Trees and graphs are a binary tree; second positions are another
     order than the first, and the target is as long as the source.
 

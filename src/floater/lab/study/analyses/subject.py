@@ -158,7 +158,7 @@ def load_subject(source: Source) -> Subject:
             f"{source} holds no trained model: {folder / 'config.json'} cannot be read"
         ) from error
     if not isinstance(config, dict):
-        raise DataError(f"{source} holds no trained model: {folder / 'config.json'} is no mapping")
+        raise DataError(f"{source} holds no trained model: {folder / 'config.json'} is not a mapping")
     if config.get("floater"):
         return Subject(name, _plugged(folder), str(folder), _longest(folder.parent / RESULT))
     kind = _model_class(str(next(iter(config.get("architectures") or []), None)))
@@ -196,7 +196,7 @@ def _hugging_face(name: str) -> PreTrainedModel:
     except _UNLOADABLE as error:
         if constants.HF_HUB_OFFLINE and not local:
             raise DataError(
-                f"{name} is no directory and no checkpoint in the cache of Hugging Face, and "
+                f"{name} is neither a directory nor a checkpoint in the cache of Hugging Face, and "
                 f"{constants.ENDPOINT} cannot be reached"
             ) from error
         reason = " ".join(str(error).split())[:160]

@@ -42,8 +42,8 @@ class Terms(NamedTuple):
     def spread(self) -> Tensor:
         """Return the standard deviation of each term over the keys of a query, (4, heads).
 
-        A constant that is added to all logits of a query changes no weight, so that the mean over the keys
-        is left out.
+        A constant that is added to all logits of a query changes no weight, so the mean over the keys is
+        subtracted.
         """
         means = [term - term.nanmean(-1, keepdim=True) for term in self]
         return torch.stack([term.square().nanmean((0, 2, 3)).sqrt() for term in means])
@@ -74,7 +74,7 @@ def logit_terms(
 
     The units of the first block are the embeddings, those of another block the outputs of the block before
     it, in which words and positions are mixed. A layer norm is applied to the parts with the standard
-    deviation of their sum, so that the parts of its output add up, too.
+    deviation of their sum, so that the parts of its output also add up.
 
     Args:
         source: a model of this library that reads text; see
@@ -182,7 +182,7 @@ def _normed(norm: nn.Module, part: Tensor, whole: Tensor) -> Tensor:
 def term_maps(figure: Figure, axes: list[Axes], terms: Terms, head: int | None = None) -> None:
     """Draw the four terms and their sum, mean over rows and heads, all with the same colours.
 
-    The mean over the keys of each query is left out, as it changes no weight.
+    The mean over the keys of each query is subtracted, as it changes no weight.
 
     Args:
         figure: figure of the axes.

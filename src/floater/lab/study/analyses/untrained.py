@@ -81,11 +81,11 @@ def _sample(values: Tensor) -> Tensor:
 
 @torch.no_grad()
 def pictures(name: str, spec: StackSpec) -> tuple[str, list[Tensor]]:
-    """Return what an encoding does before any training.
+    """Return the effect of an encoding before any training.
 
     Args:
         name: name of the encoding, with its default options.
-        spec: the stack that it serves; `max_length` is the number of positions.
+        spec: the stack that it is built for; `max_length` is the number of positions.
 
     Returns:
         The kind, a key of `AXES`, and the panels: the vectors (positions, components) that it adds to the

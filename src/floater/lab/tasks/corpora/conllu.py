@@ -158,7 +158,7 @@ def read_sentences(
 
 
 def head_order(parents: Sequence[int], *, final: bool) -> list[int]:
-    """Return the position of each word of a tree once every head is moved behind, or before, what it governs.
+    """Return the position of each word of a tree once every head is moved behind, or before, its dependents.
 
     Isozaki et al. 2010 (WMT, "Head Finalization") reorder English by this rule before they translate into
     Japanese; here its trees are those of dependencies. Dependents keep their order.

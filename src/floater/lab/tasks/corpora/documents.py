@@ -61,7 +61,7 @@ def read_documents(source: str | Path, columns: Mapping[str, str] | None = None)
     if is_table(source) and not is_labelled(name):
         return _table_documents(str(source), columns)
     if columns:
-        raise DataError(f"{name} is no table, without the columns that data.columns names")
+        raise DataError(f"{name} is not a table, so data.columns does not apply")
     try:
         if name.is_dir():
             text_files = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
@@ -70,7 +70,7 @@ def read_documents(source: str | Path, columns: Mapping[str, str] | None = None)
             empty = (path for path in name.rglob("*") if path.is_dir() and not any(path.iterdir()))
             if missing := {path.name for path in empty if not is_leftover(path.relative_to(name))} - labels:
                 logger.warning(
-                    "%s: folders without a document are no label: %s", name, ", ".join(sorted(missing))
+                    "%s: folders without a document are not labels: %s", name, ", ".join(sorted(missing))
                 )
         else:
             with zipfile.ZipFile(name) as archive:
@@ -79,7 +79,7 @@ def read_documents(source: str | Path, columns: Mapping[str, str] | None = None)
                 # zipfile reads no more bytes of a member than the archive declares
                 most, size = most_unpacked(name.stat().st_size), sum(m.file_size for m in archive.infolist())
                 if size > most:
-                    raise DataError(f"{name}: it unpacks to {size:,} bytes, which is no text of its size")
+                    raise DataError(f"{name}: it unpacks to {size:,} bytes, too many for a text")
                 files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
     except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if encrypted
         raise DataError(f"{name}: cannot be read ({reason(error)})") from error

@@ -91,16 +91,16 @@ def read_images(source: str | Path, part: str, channels: int) -> list[Image]:
     if not any(files.values()):
         raise DataError(f"{folder} holds no image in a folder of a class")
     if empty := [name for name, inside in files.items() if not inside]:
-        logger.warning("%s: folders without an image are no class: %s", folder, ", ".join(empty))
+        logger.warning("%s: folders without an image are not classes: %s", folder, ", ".join(empty))
     return [Image(read_image(file, channels), name) for name, inside in files.items() for file in inside]
 
 
 def read_image(path: Path, channels: int) -> Tensor:
     """Read an image file as (channels, height, width), with values from 0 to 1.
 
-    Values are divided by the greatest that their number of bits allows. The image is rotated by its EXIF
-    orientation, and transparent parts are laid on white. Only the first frame of an animation, or page of a
-    document, is read. Floating-point values must be from 0 to 1.
+    Values are divided by the largest value of their bit depth. The image is rotated by its EXIF orientation,
+    and transparent parts become white. Only the first frame of an animation, or page of a document, is read.
+    Floating-point values must be from 0 to 1.
 
     Args:
         path: path of the file.
@@ -116,7 +116,7 @@ def read_image(path: Path, channels: int) -> Tensor:
         with Pillow.open(path) as image:
             pixels = _values(image, channels)
     except Exception as error:  # Pillow's readers raise many types of exceptions for damaged files
-        raise DataError(f"{path} is no image that can be read: {first_line(error)}") from error
+        raise DataError(f"{path} is not a readable image: {first_line(error)}") from error
     return torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1).expand(channels, -1, -1)
 
 

@@ -101,7 +101,7 @@ def json_rows(name: str) -> Iterator[tuple[int, Row]]:
     for number, row in numbered:
         if not isinstance(row, Mapping):
             row_name = f"line {number}" if number > 0 else f"row {-number}"
-            raise DataError(f'{name}, {row_name}: {shown_value(row)} is no row, as in {{"text": ...}}')
+            raise DataError(f'{name}, {row_name}: {shown_value(row)} is not a row, as in {{"text": ...}}')
         yield number, row
 
 

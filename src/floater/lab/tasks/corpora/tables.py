@@ -5,7 +5,7 @@ a name on the Hugging Face hub. ":SPLIT" after a folder or a name chooses a spli
 
 `datasets` finds and loads splits, and columnar files. Files of text are parsed by Python's own modules:
 `datasets` reads them with pandas and Arrow, which guess types, so that a cell "NA" becomes nothing and "007"
-becomes 7, and have no line for a message.
+becomes 7, and cannot name a line in a message.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Table:
         cells = self.values[role]
         for row, cell in enumerate(cells):
             if not isinstance(cell, str | None):
-                raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is no text")
+                raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is not a text")
         return [cell or "" for cell in cells]
 
     def labels(self, role: str = "label") -> list[str]:
@@ -112,7 +112,7 @@ class Table:
         if isinstance(cell, float) and cell.is_integer():
             return str(int(cell))
         if not isinstance(cell, str | int):
-            raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is no label")
+            raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is not a label")
         return str(cell).strip()
 
 

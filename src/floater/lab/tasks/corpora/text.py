@@ -146,7 +146,7 @@ def _bounded(stream: Any, name: str, most: int) -> Iterator[bytes]:
     while line := stream.readline(most + 1 - size):
         size += len(line)
         if size > most:
-            raise DataError(f"{name}: it unpacks to more than {most:,} bytes, which is no text of its size")
+            raise DataError(f"{name}: it unpacks to more than {most:,} bytes, too many for a text")
         yield line
 
 

@@ -302,6 +302,6 @@ def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
             before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, changed))
             if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
                 raise DataError(
-                    f"the position model '{model.config.position}' shows events what comes after them; "
+                    f"the position model '{model.config.position}' lets events attend to later ones; "
                     "predicting the next one needs another, or other options (model.position_options)"
                 )

@@ -30,7 +30,7 @@ class Data(Options):
             raise ValueError(f"ignored is {self.ignored}; it must be a share, at least 0 and below 1")
         low, high = self.lengths
         if not 1 <= low <= high:
-            raise ValueError(f"lengths are {low} to {high}; they must grow from at least 1")
+            raise ValueError(f"lengths are {low} to {high}; they must increase from at least 1")
         if self.longest is not None and self.longest < high:
             raise ValueError(f"longest is {self.longest}; it must be at least the greatest length, {high}")
         read = PROBLEMS[self.problem].options

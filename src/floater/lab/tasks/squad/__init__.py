@@ -33,7 +33,7 @@ class Data:
 
     Attributes:
         train: file of SQuAD 1.1 or 2.0; FILE[a:b] takes its articles from number a up to but excluding b.
-        valid: file of the validation questions, likewise.
+        valid: file of the validation questions, in the same form.
         max_length: maximum number of tokens of a window: the question, a part of the context and special
             tokens.
         stride: number of tokens of the context that two consecutive windows share.

@@ -160,7 +160,7 @@ class Translation(Task):
         return validate(model, processor, examples, settings.decoding, settings.data.target)
 
     def validate(self, prepared: Prepared) -> Measurement:
-        """Score the validation pairs as `final` does but for the beam size, and log a few translations."""
+        """Score the validation pairs as `final` does, except for the beam size, and log translations."""
         training, pairs = prepared.settings.training, prepared.valid.pairs
         search = replace(prepared.settings.decoding, beam=training.generation_num_beams)
         language = prepared.settings.data.target
@@ -336,7 +336,7 @@ class Translation(Task):
         try:
             re.compile(token)
         except re.error as error:
-            raise DataError(f"token {token!r} is no regular expression: {error}") from None
+            raise DataError(f"token {token!r} is not a regular expression: {error}") from None
         pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
         texts, trained = text_of(settings), Path(settings.run) / VOCABULARY
         tokenizer = load_bpe(trained) if trained.is_dir() else named_vocabulary(settings.data)
