@@ -43,6 +43,7 @@ _INDEXING = {
     aten._index_put_impl_.default,
 }
 reads: Counter[str] = Counter()
+uploads: Counter[str] = Counter()
 
 
 class _Module:
@@ -126,6 +127,11 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if remote and local and func not in _COPIES | _INDEXING:
         shapes = [[tuple(x.shape) for x in side] for side in (remote, local)]
         raise RuntimeError(f"{func} of tensors on the second device {shapes[0]} and on the CPU {shapes[1]}")
+    target = kwargs.get("device")
+    if local and (remote or (target is not None and torch.device(target).type == DEVICE.type)):
+        uploads[func.__name__] += (
+            1  # memory of the CPU, which a captured graph would read again at each replay
+        )
     if func is aten.copy_.default:
         if isinstance(args[1], Remote) and not isinstance(args[0], Remote):
             _count("copy_")
@@ -179,6 +185,16 @@ def move(module: nn.Module) -> nn.Module:
 
 
 @contextmanager
+def captured() -> Iterator[Counter[str]]:
+    """Count what CUDA cannot capture in a graph: what is read back, and tensors that come from the CPU."""
+    reads.clear()
+    uploads.clear()
+    unsafe: Counter[str] = Counter()
+    yield unsafe
+    unsafe.update(reads + uploads)
+
+
+@contextmanager
 def counted() -> Iterator[Counter[str]]:
     """Count what is read back within the context."""
     reads.clear()
@@ -199,6 +215,8 @@ def _empty(size: Any, dtype: Any = None, **_: Any) -> Tensor:
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     if isinstance(source, Remote) and not isinstance(target, Remote):
         _count("copy_")
+    elif isinstance(target, Remote) and not isinstance(source, Remote) and source.numel():
+        uploads["copy_"] += 1
     _inner(target).copy_(_inner(source))
     return target
 

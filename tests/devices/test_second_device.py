@@ -66,10 +66,16 @@ def test_the_page_has_the_read_backs_of_every_encoding(results):
 
 def test_whole_models_are_those_of_the_cpu():
     models = run("whole_models.py")
-    assert models.pop("a token") == 0
-    assert models.pop("a padded token") == 1  # its mask
+    graphs = {name: models.pop(name) for name in [*models] if name.startswith("captured ")}
+    for name, (plain, padded) in graphs.items():
+        alibi = name == "captured alibi"  # it copies its slopes
+        bert = name == "captured plug bert"  # Transformers reads its mask once more
+        assert all(sum(each.values()) == alibi for each in plain), name
+        assert all(sum(each.values()) == 1 + alibi + bert for each in padded), name
     assert not {name: ends["error"] for name, ends in models.items() if "error" in ends}
     for name in ("CausalLM", "SequenceClassification", "plug gpt2"):  # the mask, and the solve
         assert sum(models[name]["forward"].values()) == 2, name
         assert sum(models[name]["backward"].values()) == 1, name
     assert not any(models["extend llama yarn"].values())
+    clex = models["extend llama clex"]  # the length of the texts, and the weights of the flow
+    assert [sum(clex[part].values()) for part in ("forward", "backward")] == [2, 1]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from second_device import SecondDevice, counted, move, to_second
+from second_device import SecondDevice, captured, counted, move, to_second
 from torch import Tensor, nn
 
 import floater
@@ -42,6 +42,7 @@ HEADS: dict[str, dict[str, Tensor]] = {
     "ConditionalGeneration": {"decoder_input_ids": IDS, "labels": IDS},
 }
 PLUGGED = ("bert", "vit", "gpt2", "gemma2", "t5", "whisper")
+BAKED = ("floater", "floater_relative", "alibi", "rotary", "t5", "plug bert", "plug llama")
 EXTENDED = {
     "gpt2": ("flow", "repeat", "hierarchical"),
     "whisper": ("interpolation",),
@@ -118,26 +119,41 @@ def run(build: Callable[[], nn.Module], inputs: dict[str, Tensor]) -> dict[str, 
     return {"forward": forward, "backward": backward}
 
 
-def reads_of_a_token(padded: bool) -> int:
-    """Count what a baked language model reads for one more token, from its cache."""
-    model = head("CausalLM").eval()
-    model.bake(16)  # type: ignore[operator]
-    move(model)
-    mask = to_second(MASK) if padded else None
-    with SecondDevice(), torch.no_grad(), counted() as reads:
-        kept = model(
-            to_second(IDS[:, :-1]), attention_mask=None if mask is None else mask[:, :-1], use_cache=True
-        )
-        reads.clear()
-        model(to_second(IDS[:, -1:]), attention_mask=mask, past_key_values=kept.past_key_values)
-        return sum(reads.values())
+def baked(name: str) -> nn.Module:
+    """Build a small language model, or a plugged one, without flows to solve."""
+    if name.startswith("plug "):
+        model: Any = plugged(name.removeprefix("plug "))
+        floater.bake(model, 16)
+    else:
+        model = transformer.FloaterForCausalLM(small_config(name))
+        if name.startswith("floater"):
+            model.bake(16)
+    return move(model.eval())
+
+
+def uncaptured(model: Any, mask: Tensor | None) -> list[dict[str, int]]:
+    """Count what a CUDA graph could not capture in a forward pass, and in that of a token from its cache."""
+    ids, options = to_second(IDS), {} if mask is None else {"attention_mask": to_second(mask)}
+    with SecondDevice(), torch.no_grad():
+        model(ids, **options)
+        with captured() as forward:
+            model(ids, **options)
+        if not hasattr(model, "generate") or not model.can_generate():
+            return [forward]
+        before = {name: each[:, :-1] for name, each in options.items()}
+        cache = model(ids[:, :-1], use_cache=True, **before).past_key_values
+        with captured() as token:
+            model(ids[:, -1:], past_key_values=cache, **options)
+    return [forward, token]
 
 
 def main(names: list[str]) -> None:
     biases.STEPS, biases.POINTS = 1, 20  # a fit need not be close
     results: dict[str, Any] = {}
     if not names:
-        results["a token"], results["a padded token"] = reads_of_a_token(False), reads_of_a_token(True)
+        for name in BAKED:
+            model = baked(name)
+            results[f"captured {name}"] = [uncaptured(model, mask) for mask in (None, MASK)]
     for name, (build, inputs) in subjects().items():
         if not names or name in names:
             try:

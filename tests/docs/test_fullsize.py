@@ -43,7 +43,7 @@ def test_a_command_can_be_given(command: str) -> None:
         assert dataset(target).name == target
         assert rest == ["--to", "data"]
     elif name == "study":
-        load(StudySettings, ROOT / target)
+        load(StudySettings, ROOT / target, rest)
     else:
         assert name == "train"
         from_config(read(ROOT / target), target, rest)

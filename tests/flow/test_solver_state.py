@@ -187,6 +187,27 @@ def test_a_checkpoint_saves_as_much_in_a_first_solve_as_in_its_repetition():
     assert torch.equal(start.grad, gradient)
 
 
+def test_a_checkpoint_saves_as_much_where_the_kept_mesh_fails_as_in_its_repetition():
+    """The failed attempt on the kept mesh saved tensors, which the repetition on the new mesh did not."""
+    field, start, times = problem(dim=24)
+    init_small_(field, 9.9)
+    state = SolverState()
+
+    def solved(start):
+        return solve(field, start, times, method="collocation", state=state)
+
+    solved(start)
+    kept = state.plan
+    scaled(field, 10.0)
+    start.requires_grad_()
+    p = checkpoint(solved, start, use_reentrant=False)
+    assert state.plan is not kept
+    p.square().sum().backward()
+    gradient, start.grad = start.grad, None
+    solved(start).square().sum().backward()
+    assert torch.equal(start.grad, gradient)
+
+
 def test_a_solve_bounds_the_norms_of_its_rows():
     """By the bound vectors are known to be small enough, without a look at them."""
     field, start, _ = problem()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 from floater.flow import (
     MLPField,
@@ -13,6 +14,7 @@ from floater.flow import (
     sinusoid,
     solve,
 )
+from floater.flow.vector_fields import BoundedField
 
 
 @pytest.mark.parametrize("activation", ["tanh", "silu", "gelu", "selu", "relu"])
@@ -127,3 +129,9 @@ def test_fields_made_on_the_meta_device_work_once_loaded(make):
     empty.to_empty(device="cpu").load_state_dict(field.state_dict())
     t, p = torch.tensor(0.3), torch.randn(2, 4)
     assert torch.equal(empty(t, p), field(t, p))
+
+
+@pytest.mark.parametrize("field", [MLPField(8), BoundedField(8)])
+def test_tools_that_replace_linear_layers_leave_fields_alone(field):
+    # quantizers, such as torchao's, and PEFT's "all-linear" choose by isinstance
+    assert not any(isinstance(module, nn.Linear) for module in field.modules())

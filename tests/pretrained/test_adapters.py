@@ -127,11 +127,15 @@ def test_an_adapter_does_not_run_without_what_its_base_had(tmp_path: Path, chang
         if i != 1:
             with pytest.raises((OSError, ValueError), match="save_pretrained it"):
                 AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / f"{i}"))
-        if (change, i) != ("yarn", 1):  # an ordinary model of Transformers
-            with pytest.raises(PlugError, match="neither plugged nor extended, but the adapter's base is"):
-                PeftModel.from_pretrained(plain(), str(tmp_path / f"{i}"))
-            with pytest.raises(PlugError, match="neither plugged nor extended, but the adapter's base is"):
-                plain().load_adapter(str(tmp_path / f"{i}"))
+        missing = (
+            "rotates for 128 tokens, and this LlamaForCausalLM for 64"  # an ordinary model of Transformers
+            if (change, i) == ("yarn", 1)
+            else "neither plugged nor extended, but the adapter's base is"
+        )
+        with pytest.raises(PlugError, match=missing):
+            PeftModel.from_pretrained(plain(), str(tmp_path / f"{i}"))
+        with pytest.raises(PlugError, match=missing):
+            plain().load_adapter(str(tmp_path / f"{i}"))
         PeftModel.from_pretrained(changed(plain()), str(tmp_path / f"{i}"))
 
 
@@ -157,3 +161,22 @@ def test_an_adapter_trained_at_another_scale_is_refused(method: str, tmp_path: P
     adapted(base).save_pretrained(tmp_path / "of_folder")
     with pytest.raises(PlugError, match=r"is extended by .*'new': 256.* and this LlamaForCausalLM by .*128"):
         PeftModel.from_pretrained(longer(128, "clex"), str(tmp_path / "of_folder"))
+
+
+def test_an_adapter_of_a_base_that_only_its_parameters_show_to_be_scaled(tmp_path: Path) -> None:
+    """Shorter models and those of another scaling are refused, those that were extended since are not."""
+
+    def longer(length: int, name: str) -> Any:
+        model = zoo.build("llama")
+        floater.extend(model, length, name)
+        return model
+
+    longer(256, "linear").save_pretrained(tmp_path / "base")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    adapted(base).save_pretrained(tmp_path / "adapter")
+    for other in (longer(128, "linear"), longer(256, "yarn")):
+        other.name_or_path = str(tmp_path / "elsewhere")
+        with pytest.raises(PlugError, match="rotates for 256 tokens, and this LlamaForCausalLM for"):
+            PeftModel.from_pretrained(other, str(tmp_path / "adapter"))
+    for other in (longer(256, "linear"), longer(512, "linear")):
+        PeftModel.from_pretrained(other, str(tmp_path / "adapter"))

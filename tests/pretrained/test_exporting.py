@@ -15,7 +15,7 @@ import transformers
 
 import floater
 from floater import FloaterConfig
-from floater.pretrained import ExportError, PlugError, plain_model
+from floater.pretrained import ExportError, ExtendError, PlugError, plain_model
 from floater.transformer import FloaterForCausalLM
 
 from . import zoo
@@ -211,7 +211,10 @@ def test_servers_derive_the_new_length(
     tmp_path: Path, reader: str, method: str, keys: dict[str, Any]
 ) -> None:
     """The length that vLLM derives (vllm/config/model.py) and the keys that its rotary classes read."""
-    floater.export(extended("llama", method), tmp_path, reader=reader)
+    summary = floater.export(extended("llama", method), tmp_path, reader=reader)
+    assert ("token at position 64 as the first" in str(summary)) is (
+        (reader, method) == ("sglang", "longrope")
+    )
     fields = json.loads((tmp_path / "config.json").read_text())
     rope = fields["rope_parameters"]
     assert keys.items() <= {**fields, **rope}.items()
@@ -235,6 +238,28 @@ def test_a_stated_temperature_is_the_multiple_that_servers_read(tmp_path: Path) 
 def test_llama_cpp_reads_the_trained_length_of_llama_3(tmp_path: Path) -> None:
     floater.export(extended("llama", "llama3"), tmp_path, reader="llama.cpp")
     assert json.loads((tmp_path / "config.json").read_text())["original_max_position_embeddings"] == 64
+
+
+@pytest.mark.parametrize("reader", ["transformers", "vllm"])
+@pytest.mark.parametrize(
+    "method", ["linear", "yarn", "llama3", "ntk", "dynamic", "longrope", "clipped", "clex"]
+)
+def test_an_exported_model_is_extended_as_the_original_or_refused(
+    tmp_path: Path, method: str, reader: str
+) -> None:
+    """Without a note, "ntk" is an original of the new length, and "linear" for vLLM one of the old length."""
+    floater.export(extended("llama", method), tmp_path, reader=reader)
+    again = transformers.LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    if method in ("yarn", "llama3") or (method, reader) == ("linear", "transformers"):
+        once = build("llama")
+        floater.extend(once, 256, method)
+        floater.extend(again, 256)
+        inputs = build_inputs("llama", 200)
+        torch.testing.assert_close(zoo.output(again, **inputs), zoo.output(once, **inputs))
+    else:
+        for other in (None, "yarn", "self_extend"):
+            with pytest.raises(ExtendError, match=f"extended by '{method}' already; extend the original"):
+                floater.extend(again, 256, other)
 
 
 @pytest.mark.parametrize(("name", "method", "options", "reader", "message"), [

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,10 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import size_based_auto_wrap_policy
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.experimental._context_parallel import _attention
@@ -140,6 +143,73 @@ def check_fsdp(meshes: list[DeviceMesh]) -> None:
                 )
 
 
+def check_a_precision_of_its_own() -> None:
+    """A position model that is sharded by itself keeps float32, as by `bfloat16()`; without, a warning."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    ids, positions = torch.arange(7)[None], Positions(*[torch.arange(0, 7000, 1000)[None]] * 2)
+    for name in ("complex", "rotary_mixed", "liere", "floater_rotary"):
+        torch.manual_seed(0)
+        model = FloaterModel(config(name, {})).eval()
+        randomize_zeros(model)
+        sharded, rounded = copy.deepcopy(model), copy.deepcopy(model)
+        fully_shard(sharded.encoder.position)
+        for each in (sharded, rounded):
+            fully_shard(each, mp_policy=policy)
+        with pytest.warns(UserWarning, match="mixed precision rounds the frequencies of"):
+            off = step(rounded, ids, positions)
+        for _ in range(2):  # weights that were gathered are sharded again
+            model.zero_grad()
+            sharded.zero_grad()
+            plain = copy.deepcopy(model).bfloat16()
+            with warnings.catch_warnings(action="error", category=UserWarning):
+                actual, expected = step(sharded, ids, positions), step(plain, ids, positions)
+            torch.testing.assert_close(actual, expected)
+            assert not torch.allclose(off, expected)
+            pairs = zip(
+                sharded.encoder.position.parameters(), plain.encoder.position.parameters(), strict=True
+            )
+            for mine, theirs in pairs:
+                assert isinstance(mine, DTensor)
+                torch.testing.assert_close(whole(mine), theirs.grad)
+                mine.data.add_(0.25 * mine.grad / mine.grad.full_tensor().abs().max())
+            for mine, theirs in zip(
+                sharded.encoder.position.parameters(), model.encoder.position.parameters(), strict=True
+            ):
+                theirs.data.copy_(mine.full_tensor())
+
+
+def check_wrapping_by_size(folder: Path) -> None:
+    """FSDP may wrap any module but the parts of a position model, which it refuses in one line."""
+
+    def first(model, least):
+        policy = partial(size_based_auto_wrap_policy, min_num_params=least)
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+
+    def second(model, least):
+        for part in [*model.modules()][:0:-1]:
+            if sum(p.numel() for p in part.parameters()) > least and not isinstance(part, containers):
+                fully_shard(part)
+        return fully_shard(model)
+
+    containers = nn.ModuleList, nn.ModuleDict  # PyTorch refuses to wrap them
+    rotary, shaw, flow = (FloaterModel(config(name, {})).eval() for name in ("rotary", "shaw", "floater"))
+    plugged = LlamaForCausalLM.from_pretrained(folder)
+    floater.plug(plugged)
+    ids, positions = torch.arange(7)[None], Positions.arange(7)
+    for model, wrap in ((rotary, first), (rotary, second), (shaw, second)):
+        wrapped = wrap(copy.deepcopy(model), 50)
+        torch.testing.assert_close(step(wrapped, ids, positions), step(model, ids, positions))
+        if wrap is second:
+            for mine, theirs in zip(wrapped.parameters(), model.parameters(), strict=True):
+                torch.testing.assert_close(whole(mine), theirs.grad)
+        model.zero_grad()
+    for model in (flow, plugged):
+        for wrap in (first, second):
+            wrapped = wrap(copy.deepcopy(model), 50)
+            with pytest.raises(PositionError, match=r"^FSDP wraps \w+, a part of a position model .*model$"):
+                wrapped(ids)
+
+
 @contextlib.contextmanager
 def keys_of_all_processes() -> Iterator[None]:
     """Let causal SDPA attend to the keys of earlier processes, as `context_parallel` does on a GPU."""
@@ -217,6 +287,8 @@ def compare(folder: Path) -> int:
     alone = [DeviceMesh("cpu", [[0], [1]], mesh_dim_names=("apart", "dp"))["dp"]][0]
     check_ddp()
     check_fsdp([init_device_mesh("cpu", (2,)), alone])
+    check_a_precision_of_its_own()
+    check_wrapping_by_size(folder / "llama")
     served = check_tensor_parallel(mesh)
     assert {"none", "rotary", "sinusoidal", "floater", "learned"} <= {*served}
     check_refusals(mesh)

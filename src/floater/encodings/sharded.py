@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import Tensor, distributed, nn
 
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
+from floater.encodings.precise import Precise
 from floater.encodings.spec import StackSpec
 
 
@@ -105,6 +107,46 @@ def check_heads(heads: int, position: PositionModel) -> None:
             f"{heads} of {position.spec.heads} heads are on this process, but {type(position).__name__} "
             "needs all; tensor parallelism goes with 'rotary' and with encodings that act before attention"
         )
+
+
+def gather_weights(*models: nn.Module) -> None:
+    """Make the weights of position models whole on this process, where FSDP2 has wrapped such a model.
+
+    FSDP gathers weights within `forward` of the module that is wrapped. The hooks of a position model are
+    other methods, so one that is wrapped by itself, for a precision of its own, is gathered here, until the
+    backward pass has reduced its gradients. Solvers, buckets and rotations read the weights of parts, such
+    as a field, outside of their `forward`, and would compute with what this process holds.
+
+    Args:
+        models: the position models, or modules with flows.
+
+    Raises:
+        PositionError: if FSDP wraps a part that is no position model, as wrapping by size does.
+
+    Warns:
+        UserWarning: if mixed precision has rounded the frequencies of a model.
+
+    Example:
+        >>> gather_weights(nn.Linear(2, 2))
+    """
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+
+    for part in (part for model in models for part in model.modules()):
+        if isinstance(part, FSDPModule) and isinstance(part, PositionModel):
+            part.unshard()
+        elif isinstance(part, FSDPModule | FullyShardedDataParallel):
+            raise PositionError(
+                f"FSDP wraps {type(part).__name__}, a part of a position model whose weights are read from "
+                "outside of it; wrap by class, not by size: the blocks in _no_split_modules, and the model"
+            )
+        if isinstance(part, Precise) and any(x.itemsize < 4 for x in part.parameters()):
+            warnings.warn(
+                f"mixed precision rounds the frequencies of {type(part).__name__}, which multiply positions: "
+                "call fully_shard on the position model by itself, without param_dtype",
+                stacklevel=2,
+            )
 
 
 def whole_gradient(values: Tensor, model: nn.Module) -> Tensor:

@@ -20,6 +20,7 @@ from floater.flow.compiled import number, opaque
 from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
+from floater.flow.sharing import SharedSolve
 from floater.flow.solve import COLLOCATION, PAPER_STEPS, check_options, solve
 from floater.flow.vector_fields import ScaledField
 from floater.flow.vectors import FlowVectors, check_positions, distinct
@@ -126,6 +127,7 @@ class FlowEncoder(nn.Module):
         self.log_time_scale = nn.Parameter(torch.empty(())) if learn_time_scale else None
         self.solver_state = SolverState()
         self._cache = VectorCache()
+        self._shared: SharedSolve | None = None
         self._baked = self._by_step = False
         self._number = number(self)
         self.reset_parameters()
@@ -316,13 +318,28 @@ class FlowEncoder(nn.Module):
         finally:
             self._cache, self._baked = outer, False
 
-    def begin_step(self) -> None:
+    def begin_step(self, length: int | None = None) -> None:
         """Count the calls until the next step as one: all of them solve, or all of them reuse vectors.
 
         A step whose batch is divided among several passes thus trains the flow with all of its parts or none.
+
+        Args:
+            length: A number of positions for which the passes share one solve; `last_pass` must precede the
+                last of them. None solves in each pass.
+
+        Raises:
+            RuntimeError: if the last pass of the step before did not call the encoder.
         """
+        if self._shared is not None:
+            self._shared.check()
+        self._shared = None if length is None else SharedSolve(length)
         self._by_step = True
         self._cache.calls += 1
+
+    def last_pass(self) -> None:
+        """Let the backward pass to come give the parameters the gradients of the whole step."""
+        if self._shared is not None:
+            self._shared.last = True
 
     @property
     def holds_vectors(self) -> bool:
@@ -339,6 +356,7 @@ class FlowEncoder(nn.Module):
         run end with the weights of an uninterrupted one.
         """
         self.solver_state.reset()
+        self._shared = None
         self._cache.calls = 0
         if not self._baked:
             self._cache.clear()
@@ -422,7 +440,8 @@ class FlowEncoder(nn.Module):
             raise ValueError(
                 "positions that repeat or do not rise in one row have gradients by 'collocation' only"
             )
-        values = self._solve(wanted)
+        shared = self.training and self._shared
+        values = shared.vectors(wanted, self._solve) if shared else self._solve(wanted)
         # One unbind: a backward pass through a selection per row would be quadratic in the rows.
         return self._vectors(values.unbind(1), index), wanted, values
 
@@ -447,7 +466,7 @@ class FlowEncoder(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has parameters of its own.
-        return self.__dict__ | {"_cache": VectorCache(), "solver_state": SolverState()}
+        return self.__dict__ | {"_cache": VectorCache(), "_shared": None, "solver_state": SolverState()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]

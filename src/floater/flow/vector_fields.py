@@ -21,12 +21,33 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _KINKED = {"relu", "selu"}
 
 
-class FieldLinear(nn.Linear):
-    """A linear layer of a field.
+class FieldLinear(nn.Module):
+    """A linear layer of a field, initialised as `nn.Linear`.
 
-    It is a type apart, so that tools which replace the `nn.Linear` of a model, as `quantize_dynamic` does,
+    It is no `nn.Linear`, so that tools which replace those of a model or their weights, as quantizers do,
     leave it alone: solvers read its weights.
+
+    Args:
+        in_features: Size of the inputs.
+        out_features: Size of the outputs.
+        bias: Whether there is a bias.
+
+    Example:
+        >>> FieldLinear(3, 2)(torch.ones(5, 3)).shape
+        torch.Size([5, 2])
     """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True) -> None:
+        super().__init__()
+        plain = nn.Linear(in_features, out_features, bias)
+        self.weight, self.bias = plain.weight, plain.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x W^T + b."""
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[1]}, {self.weight.shape[0]}, bias={self.bias is not None}"
 
 
 class MLPField(nn.Module):

@@ -18,6 +18,7 @@ from floater.encodings.checks import is_number, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import check_options, options
 from floater.encodings.relative.waves import UNCOVERED, covered
+from floater.encodings.sharded import gather_weights
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
 from floater.flow.solve import check_options as solve_options
 from floater.flow.vectors import as_slice
@@ -196,13 +197,14 @@ class Flows(nn.Module):
         """
         if self.length is not None:
             return self._baked(site, positions, below)
+        gather_weights(self)
         encoders: Any = self.encoders[site]
         return {name: encoder(positions, below=below) for name, encoder in encoders.items()}
 
     def _baked(self, site: str, positions: Tensor, below: int | None) -> dict[str, FlowVectors]:
         assert self.length is not None
         compiled = torch.compiler.is_compiling()
-        if not (compiled and below is not None and below <= self.length):
+        if below is None or below > self.length:
             require(
                 positions < self.length,
                 f"the flow is baked for the positions 0 to {self.length - 1}; {{}} was asked for: bake a "

@@ -17,6 +17,7 @@ warning; weights under other names also prevent a Trainer from resuming the plug
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from floater.pretrained.card import write_card
+from floater.pretrained.extending import native
+from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.install import GUARD as EXTENSION_GUARD
 from floater.pretrained.extending.install import (
     KEY,
@@ -262,11 +265,40 @@ def _check_adapters(model: Any) -> None:
                 f"the adapter's base, {base}, is extended by {config[KEY]}, and this {kind} by {settings}; "
                 "extend it as that model"
             )
+        if (lengths := _shorter(model.config, config)) is not None:
+            raise PlugError(
+                f"the adapter's base, {base}, rotates for {lengths[0]} tokens, and this {kind} for "
+                f"{lengths[1]}, otherwise; load the adapter into that, or extend this as that model was"
+            )
         if not _is_changed(model) and (base.startswith(UNSAVED) or not {KEY, "floater"}.isdisjoint(config)):
             raise PlugError(
                 f"this {kind} is neither plugged nor extended, but the adapter's base is ({base}); load the "
                 "adapter into that"
             )
+
+
+def _shorter(config: Any, base: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the lengths of an adapter's base and of a model that rotates for less, or by no such scaling.
+
+    A model that rotates for more was extended after the adapter was trained, which is allowed.
+
+    Args:
+        config: configuration of the model.
+        base: fields of the configuration of the base, of any version of Transformers.
+    """
+    if config.model_type != base.get("model_type") or not hasattr(config, "max_position_embeddings"):
+        return None
+    if not isinstance(getattr(config, "rope_parameters", None), dict):
+        return None
+    other = type(config).from_dict(copy.deepcopy(dict(base)))
+    try:
+        there, here = native.supported(other), native.supported(config)
+        scaled = native.scaling(other) is not None
+    except ExtendError:  # layers of several kinds
+        return None
+    if other.rope_parameters == config.rope_parameters or there < here or (there == here and not scaled):
+        return None
+    return there, here
 
 
 def has_scaled_part(model: Any) -> bool:

@@ -16,6 +16,7 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
+from floater.flow.vector_fields import FieldLinear
 from floater.positions import Positions, build_positions, merge_positions
 from floater.positions.tracing import refuse_counting
 from floater.transformer.alignment import align
@@ -288,7 +289,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
+        if isinstance(module, nn.Linear | FieldLinear):
             self.recipe.init_linear(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)

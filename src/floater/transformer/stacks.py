@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from floater.encodings import PositionError, PositionModel, build, options
+from floater.encodings.sharded import gather_weights
 from floater.encodings.spec import Site
 from floater.positions import Positions
 from floater.transformer.attention import SharedInputs, Source
@@ -241,6 +242,7 @@ class Encoder(Stack):
             PositionError: if the position model does not support a memory, or the reading rule.
             ValueError: if a reading or a cache is given where times are random.
         """
+        gather_weights(self.position)
         rule = self.rule(reading)
         (positions,) = self.timed(rule, positions, batch=x.shape[0], before=(cache,))
         positions = positions if rule.group is None else positions.but(group=rule.group)
@@ -302,6 +304,7 @@ class Decoder(Stack):
         Returns:
             (batch, T, dim).
         """
+        gather_weights(self.position, self.cross_position)
         rule = self.rule(reading, check=self.config.decoder_position is not None)
         positions = positions if rule.group is None else positions.but(group=rule.group)
         state, visible = self.position.prepared(positions), positions.visible

@@ -163,7 +163,7 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"excluded": {"none": "no"}}, "'none' is among models and among excluded"),
         (
             {"budget": {"gpus": 2}},
-            "gpus is 2; a study trains a trial on one GPU at most; on several: torchrun --nproc-per-node=2",
+            "gpus is 2; a process has one GPU at most: give budget.processes=2 for a trial on several",
         ),
         (
             {

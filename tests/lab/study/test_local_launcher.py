@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,11 +29,23 @@ def test_the_budget_says_how_many_trials_run_at_a_time(budget: dict[str, float],
     assert LocalLauncher(Budget(**budget)).slots == slots  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("visible", "budget", "expected"),
+    [
+        ("2,5", {"gpus": 0.5}, ["2", "5", "2", "5"]),
+        ("2,5,6,7,9", {"processes": 2}, ["2,5", "6,7"]),
+        ("2,5,6,7", {"cores": 24, "processes": 4, "threads": 3}, ["2,5,6,7"]),
+    ],
+)
 def test_trials_get_the_gpus_that_the_study_was_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: str,
+    budget: dict[str, Any],
+    expected: list[str],
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(visible.split(",")))
     environments: list[str] = []
     monkeypatch.setattr(
         local_launcher,
@@ -41,11 +54,10 @@ def test_trials_get_the_gpus_that_the_study_was_given(
     )
     study_grid = grid(settings(tmp_path), "here")
     study_grid.write(threads=1)
-    there = LocalLauncher(Budget(cores=8, memory=100.0, gpus=0.5))
-    assert there.slots == 4
-    for trial in study_grid.trials:
+    there = LocalLauncher(Budget(**{"cores": 8, "memory": 100.0} | budget))
+    for trial in study_grid.trials[: there.slots]:
         there.start(trial)
-    assert environments == ["2", "5", "2", "5"]
+    assert environments == expected
 
 
 def test_a_budget_without_room_for_a_trial_is_refused() -> None:

@@ -54,7 +54,12 @@ from .small import settings
         ({"comparisons": [["none", "none"]]}, "it must be a list of pairs of different variants"),
         ({"budget": {"memory": 1, "trial_memory": 2}}, "trial_memory is 2"),
         ({"budget": {"trial_memory": 0}}, "trial_memory is 0"),
-        ({"budget": {"gpus": 2}}, "gpus is 2; .* on several: torchrun --nproc-per-node=2 -m floater train"),
+        ({"budget": {"gpus": 2}}, "gpus is 2; .* give budget.processes=2 for a trial on several"),
+        ({"budget": {"gpus": 0.5, "processes": 2}}, "gpus is 0.5; each of 2 processes needs a whole one"),
+        (
+            {"budget": {"cores": 3, "threads": 2, "processes": 2}},
+            "threads is 2 x 2 processes, more than the 3",
+        ),
         ({"launcher": "cluster"}, "launcher"),
     ],
 )

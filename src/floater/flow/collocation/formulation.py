@@ -64,8 +64,8 @@ class Formulation(System, Protocol):
     implicit: bool
     implicit_form: Callable[[Tensor], StateForm]
 
-    def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
-        """Return dp/dt (m, rows, dim) at m times and states; `parameters` avoids computing those again."""
+    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+        """Return dp/dt (m, rows, dim) at m times and states."""
 
     def field(self, times: Tensor, p: Tensor) -> Tensor:
         """Return h(t, p) itself at m times and vectors p (m, rows, dim)."""

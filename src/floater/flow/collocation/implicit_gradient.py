@@ -30,7 +30,7 @@ def differentiable_velocities(
     plan: Plan,
     states: Tensor,
     rtol: float,
-    velocities: Tensor | None = None,
+    velocities: Tensor,
 ) -> Tensor:
     """Return dp/dt at the nodes as a function of the start and the parameters.
 
@@ -44,7 +44,7 @@ def differentiable_velocities(
         plan: The plan, which keeps the numbers of iterations for the next backward pass.
         states: Y (n, N, rows, width), without gradient.
         rtol: Tolerance of the solve.
-        velocities: The values to return, if they are more accurate than an evaluation of the field.
+        velocities: Their values (n, N, rows, dim).
 
     Returns:
         Velocities (n, N, rows, dim).
@@ -67,7 +67,7 @@ class _Implicit(torch.autograd.Function):
         mesh: Mesh,
         plan: Plan,
         rtol: float,
-        velocities: Tensor | None,
+        velocities: Tensor,
         states: Tensor,
         start: Tensor,
         *parameters: Tensor,
@@ -75,10 +75,7 @@ class _Implicit(torch.autograd.Function):
         ctx.form, ctx.mesh, ctx.plan, ctx.rtol = form, mesh, plan, rtol
         # PyTorch then detects a parameter that is written to before the backward pass.
         ctx.save_for_backward(states, start, *parameters)
-        if velocities is not None:
-            return velocities.view_as(velocities)
-        velocities = form.velocity(mesh.times.flatten(), states.flatten(0, 1), parameters)
-        return velocities.view(*states.shape[:2], *velocities.shape[1:])
+        return velocities.view_as(velocities)
 
     @staticmethod
     @refuse_second_derivatives

@@ -93,7 +93,7 @@ class PreactivationForm:
         """Return s'(z), zero for saturated units, at preactivations of any shape."""
         return _slopes(self._layers, states)[0]
 
-    def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
+    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
         s = self._layers.activate(states) + self._layers.shift
         return linear(self._layers.outer, self._layers.outer_bias, times, s)
 

@@ -88,6 +88,12 @@ class Solution:
         start, velocities = self._start.detach(), self._velocities.detach()
         return Solution(self._mesh, start, velocities, self._dtype, self.end)
 
+    def with_gradients(self, velocities: Tensor) -> Solution:
+        """Return the solution with the same velocities (n, N, rows, dim), but differentiable ones."""
+        other = copy(self)
+        other._velocities = velocities
+        return other
+
 
 class Samples(Sequence[Tensor]):
     """A solution at some times, which are located once for all rows: row i is (length, dim).

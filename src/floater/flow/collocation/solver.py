@@ -148,7 +148,14 @@ def solve_dense(
                     measure(plan, field, form, start, solution, solved, error, rtol, atol)
                 outcome, tighter = judge(error, bound(plan, rtol))
                 if outcome is Outcome.MET:
-                    return solution
+                    if not torch.is_grad_enabled():
+                        return solution
+                    # Only the last attempt saves tensors, so that a checkpoint, which starts from the mesh
+                    # that this solve kept, saves as many when it runs again.
+                    mesh, states, velocities, _ = solved
+                    return solution.with_gradients(
+                        differentiable_velocities(form, mesh, plan, states, rtol, velocities)
+                    )
                 failure = FlowInaccurate(time, error)
                 if not math.isfinite(error):
                     failure = FlowDiverged(time, "NaN or infinity in p")
@@ -196,19 +203,17 @@ def _solve_on(
             states, iterations = solve_states(form, mesh, change * rtol, change * atol, counts)
             if counts is None:
                 plan.forward = [count + plan.reserve for count in iterations]
-    if torch.is_grad_enabled():
-        velocities = differentiable_velocities(form, mesh, plan, states, rtol, velocities)
-    elif velocities is None:
-        velocities = mesh.at_nodes(form.velocity, states)
+        if velocities is None:
+            velocities = mesh.at_nodes(form.velocity, states)
     dtype = torch.promote_types(torch.float32, start.dtype)
     solution = Solution(mesh, start.to(wide_dtype(start.device)), velocities, dtype, end)
-    errors = interval_errors(form, mesh, solution.edge_values, velocities.detach(), rtol, atol)
+    errors = interval_errors(form, mesh, solution.edge_values, velocities, rtol, atol)
     # All numbers are read from the device at once, as each reading waits for all operations before it.
     numbers = (
         errors.sum(0).max(),
         errors.amax(1).argmax(),
         form.steepest(mesh.times.flatten(), states.flatten(0, 1)),
-        _largest(mesh, solution.edge_values, velocities.detach()),
+        _largest(mesh, solution.edge_values, velocities),
     )
     error, worst, steepest, largest = torch.stack([number.to(errors.dtype) for number in numbers]).tolist()
     if not math.isfinite(error):
@@ -216,7 +221,7 @@ def _solve_on(
     elif steepest > 1:
         errors = errors + unresolved_errors(form, mesh, states, solution.edge_values, rtol, atol)
         error, worst = float(errors.sum(0).max()), float(errors.amax(1).argmax())
-    solved = Solved(mesh, states, velocities.detach(), solution.edge_values)
+    solved = Solved(mesh, states, velocities, solution.edge_values)
     return solution, solved, error, mesh.edges[int(worst) + 1], largest
 
 

@@ -71,8 +71,8 @@ class StateForm:
         with torch.no_grad():
             return self._at_each(self._dynamics.arguments, times, states)
 
-    def velocity(self, times: Tensor, states: Tensor, parameters: Sequence[Tensor] = ()) -> Tensor:
-        return parameters[0] if parameters else self.state_term(times, states)
+    def velocity(self, times: Tensor, states: Tensor) -> Tensor:
+        return self.state_term(times, states)
 
     def parameters(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
         # The velocity itself: its graph leads to whatever the field reads, registered parameters or not.

@@ -130,13 +130,15 @@ class Grid:
     keep_models: bool = True
     task: Task | None = None
 
-    def write(self, threads: int) -> None:
+    def write(self, threads: int, processes: int = 1) -> None:
         """Write the configuration of every trial, and the arguments of its process."""
         (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
         for trial in self.trials:
             write_whole(trial.config, f"# floater train {trial.config}\n" + dump(trial.settings))
         kept = {"keep_checkpoints": self.keep_checkpoints, "keep_models": self.keep_models}
-        write_json(self.folder / PLAN, {"tests": self.tests, "threads": threads, **kept})
+        write_json(
+            self.folder / PLAN, {"tests": self.tests, "threads": threads, "processes": processes, **kept}
+        )
 
 
 def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:

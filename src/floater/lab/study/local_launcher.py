@@ -58,22 +58,25 @@ class LocalLauncher:
         cores = budget.cores or available_cores()
         memory = budget.memory or 0.8 * available_memory()
         self.gpus = _gpus()
-        capacities = {"cores": cores // budget.threads, "memory": int(memory / budget.trial_memory)}
+        capacities = {"cores": cores // budget.trial_cores, "memory": int(memory / budget.trial_memory)}
         if self.gpus:
-            capacities["gpus"] = len(self.gpus) * int(1 / budget.gpus)
+            capacities["gpus"] = int(len(self.gpus) // budget.processes * int(1 / budget.gpus))
         scarce = min(capacities, key=lambda name: capacities[name])
         self.slots = capacities[scarce]
         self.budget, self.free = budget, list(range(self.slots))
         if not self.slots:
             raise SettingsError(
                 f"budget: {cores} cores, {memory:.1f} GiB and {len(self.gpus)} GPUs have no room for a trial "
-                f"of {budget.threads} threads, {budget.trial_memory} GiB, {budget.gpus} GPUs: more {scarce}"
+                f"of {budget.trial_cores} threads, {budget.trial_memory} GiB, "
+                f"{budget.gpus * budget.processes} GPUs: more {scarce}"
             )
 
     def start(self, trial: Trial) -> Started:
         slot = self.free.pop(0)
-        gpu = {"CUDA_VISIBLE_DEVICES": self.gpus[slot % len(self.gpus)]} if self.gpus else {}
-        return TrialProcess(trial, self.budget, gpu, ended=lambda: self.free.append(slot))
+        count = self.budget.processes
+        first = slot * count % max(1, len(self.gpus) // count * count)
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[first : first + count])} if self.gpus else {}
+        return TrialProcess(trial, self.budget, gpus, ended=lambda: self.free.append(slot))
 
 
 def _gpus() -> list[str]:

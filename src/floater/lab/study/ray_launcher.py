@@ -48,14 +48,14 @@ class RayLauncher:
                 memory = None if budget.memory is None else int(budget.memory * GIB)
                 ray.init(num_cpus=budget.cores, _memory=memory, log_to_driver=False, include_dashboard=False)
         self.resources: dict[str, Any] = {
-            "num_cpus": budget.threads,
+            "num_cpus": budget.trial_cores,
             "memory": int(budget.trial_memory * GIB),
             "max_retries": RETRIES,
         }
         there = ray.cluster_resources()
-        wanted = {"CPU": budget.threads, "memory": self.resources["memory"]}
+        wanted = {"CPU": budget.trial_cores, "memory": self.resources["memory"]}
         if there.get("GPU"):
-            wanted["GPU"] = self.resources["num_gpus"] = budget.gpus
+            wanted["GPU"] = self.resources["num_gpus"] = budget.gpus * budget.processes
         self.wanted = wanted
         if not self._has_room():
             raise SettingsError(
@@ -93,7 +93,7 @@ class RayLauncher:
         return any(all(has.get(name, 0) >= least for name, least in self.wanted.items()) for has in living)
 
     def _room(self) -> str:
-        cores, memory, gpus = self.budget.threads, self.budget.trial_memory, self.wanted.get("GPU", 0)
+        cores, memory, gpus = self.budget.trial_cores, self.budget.trial_memory, self.wanted.get("GPU", 0)
         return f"{cores} cores, {memory} GiB of memory and {gpus} GPUs"
 
 

@@ -58,7 +58,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
                 launcher = choose_launcher(settings.launcher, settings.budget, folder, settings.slurm)
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
             if launcher is not None:
-                trials.write(settings.budget.threads)
+                trials.write(settings.budget.threads, settings.budget.processes)
                 run_trials(trials, launcher)
         results = gather(settings, trials)
         write_report(results, origin)

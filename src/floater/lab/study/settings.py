@@ -111,7 +111,9 @@ class Budget:
 
     Attributes:
         cores: processor cores; null for all of the machine.
-        threads: cores of a trial. Results may depend on it, in the last digits.
+        threads: cores of a process of a trial. Results may depend on it, in the last digits.
+        processes: processes that train a trial together, on one machine, each on a GPU of its own if there
+            are GPUs. torchrun starts them; `max_tokens` and other sizes of a batch are those of each.
         memory: GiB of main memory; null for four fifths of the machine.
         trial_memory: GiB that a trial may use; one that exceeds it is stopped and counts as failed.
         gpus: share of a GPU that a trial gets: 0.5 puts two trials on each. Ignored without a GPU.
@@ -119,22 +121,30 @@ class Budget:
 
     cores: int | None = None
     threads: int = 1
+    processes: int = 1
     memory: float | None = None
     trial_memory: float = 3.0
     gpus: float = 1.0
 
     def __post_init__(self) -> None:
-        check_numbers(self, positive=("memory", "trial_memory", "gpus"), cores=1, threads=1)
+        check_numbers(self, positive=("memory", "trial_memory", "gpus"), cores=1, threads=1, processes=1)
         if self.gpus > 1:
             raise ValueError(
-                f"gpus is {self.gpus:g}; a study trains a trial on one GPU at most; on several: torchrun "
-                f"--nproc-per-node={math.ceil(self.gpus)} -m floater train FOLDER/trials/TRIAL.yaml; then "
-                "the study again"
+                f"gpus is {self.gpus:g}; a process has one GPU at most: give budget.processes="
+                f"{math.ceil(self.gpus)} for a trial on several"
             )
-        if self.cores is not None and self.threads > self.cores:
-            raise ValueError(f"threads is {self.threads}, more than the {self.cores} cores")
+        if self.processes > 1 and self.gpus != 1:
+            raise ValueError(f"gpus is {self.gpus:g}; each of {self.processes} processes needs a whole one")
+        if self.cores is not None and self.trial_cores > self.cores:
+            several = f" x {self.processes} processes" if self.processes > 1 else ""
+            raise ValueError(f"threads is {self.threads}{several}, more than the {self.cores} cores")
         if self.memory is not None and self.trial_memory > self.memory:
             raise ValueError(f"trial_memory is {self.trial_memory}, more than the memory, {self.memory}")
+
+    @property
+    def trial_cores(self) -> int:
+        """Return the number of cores of a trial."""
+        return self.threads * self.processes
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,9 @@ class SlurmLauncher:
         self.folder, self.budget = folder.resolve(), budget
         defaults = {
             "timeout_min": 24 * 60,
-            "cpus_per_task": budget.threads,
+            "cpus_per_task": budget.trial_cores,
             "mem_gb": math.ceil(budget.trial_memory),
-        }
+        } | ({"gpus_per_node": budget.processes} if budget.processes > 1 else {})
         try:
             jobs = self.folder / JOBS
             jobs.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ class SlurmLauncher:
             self.executor.update_parameters(**defaults | dict(options))
         except (RuntimeError, ValueError, AssertionError, NameError, TypeError) as error:
             raise SettingsError(f"launcher is 'slurm': {first_line(error)}") from error
-        self.slots = sys.maxsize if budget.cores is None else budget.cores // budget.threads
+        self.slots = sys.maxsize if budget.cores is None else budget.cores // budget.trial_cores
 
     def start(self, trial: Trial) -> Started:
         """Submit the job of a trial."""

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from floater.lab.settings import read as read_yaml
 from floater.lab.study.grid import COST, PLAN, TRIALS
 from floater.lab.study.machine import hardware
 from floater.lab.study.progress import entries
+from floater.lab.study.torchrun import TRAIN, train_together
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement
+from floater.lab.tasks.task import Task
 from floater.lab.training.checkpoints import checkpoints, remove, step_of
 from floater.lab.training.digests import changed, digests
 from floater.lab.training.files import MANIFEST, discard, sync, write_json, write_whole
@@ -38,8 +40,11 @@ MEASURED = "measured"
 PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
 
 
-def main(folder: str, name: str) -> int:
-    """Run a trial until it ends or its standard input closes, as when the study that started it ends."""
+def main(folder: str, name: str, part: str = "") -> int:
+    """Run a trial until it ends or its standard input closes, as when the study that started it ends.
+
+    `part` is `TRAIN` in each of several processes that train it together.
+    """
 
     def wait() -> None:
         os.read(0, 1)  # not sys.stdin, whose lock would keep the interpreter from ending
@@ -49,7 +54,8 @@ def main(folder: str, name: str) -> int:
     show_messages()
     try:
         with raising():
-            return attempt(Path(folder), name)
+            run = train_trial if part == TRAIN else attempt
+            return run(Path(folder), name)
     except Interrupted as stop:
         print(stop, file=sys.stderr)
         return stop.exit_code
@@ -61,23 +67,35 @@ def attempt(folder: Path, name: str) -> int:
     Returns:
         The exit code: 0, or 1 for a failed trial, whose error is then in `trials/NAME.error`.
     """
-    trials = folder / TRIALS
-    error = trials / f"{name}.error"
-    with file_lock(trials / f"{name}.lock", f"trial {name}", patience=None):
-        error.unlink(missing_ok=True)
-        try:
-            run_trial(folder, name)
-        except (Exception, SystemExit) as reason:
-            traceback.print_exc()
-            message = " ".join(str(reason).split())
-            plain = isinstance(reason, ValueError) and message
-            write_whole(error, message if plain else f"{type(reason).__name__}: {message}")
-            return 1
+    with file_lock(folder / TRIALS / f"{name}.lock", f"trial {name}", patience=None):
+        error_file(folder, name).unlink(missing_ok=True)
+        return _recorded(run_trial, folder, name)
+
+
+def train_trial(folder: Path, name: str) -> int:
+    """Train a trial in this process and others of a launcher; return the exit code, as `attempt` does."""
+    return _recorded(lambda *trial: _train(*trial)[-1], folder, name)
+
+
+def error_file(folder: Path, name: str) -> Path:
+    """Return the file of a failed trial's error."""
+    return folder / TRIALS / f"{name}.error"
+
+
+def _recorded(run: Callable[[Path, str], Any], folder: Path, name: str) -> int:
+    try:
+        run(folder, name)
+    except (Exception, SystemExit) as reason:
+        traceback.print_exc()
+        message = " ".join(str(reason).split())
+        plain = isinstance(reason, ValueError) and message
+        write_whole(error_file(folder, name), message if plain else f"{type(reason).__name__}: {message}")
+        return 1
     return 0
 
 
-def run_trial(folder: Path, name: str) -> None:
-    """Train a trial, or resume it, and score it on the test sets of the study's plan."""
+def _train(folder: Path, name: str) -> tuple[Task, Any, Mapping[str, Any], Path]:
+    """Train a trial, or resume it; return its task, its settings, the study's plan and the run."""
     import torch
     from transformers.utils import logging
 
@@ -86,7 +104,15 @@ def run_trial(folder: Path, name: str) -> None:
     torch.set_num_threads(plan["threads"])
     config = folder / TRIALS / f"{name}.yaml"
     task, settings = registry.from_config(read_yaml(config), str(config), trusted=True)
-    run = task.train(settings, encoded=folder / ENCODED, tests=plan["tests"])
+    return task, settings, plan, task.train(settings, encoded=folder / ENCODED, tests=plan["tests"])
+
+
+def run_trial(folder: Path, name: str) -> None:
+    """Train a trial, or resume it, and score it on the test sets of the study's plan."""
+    processes = json.loads((folder / PLAN).read_text(encoding="utf-8")).get("processes", 1)
+    if processes > 1 and not (folder / TRIALS / name / MODEL).is_dir():
+        train_together(folder, name, processes, error_file(folder, name))
+    task, settings, plan, run = _train(folder, name)
     if not is_trained(run):
         write_json(run / COST, _cost(run))
     for test, arguments in plan["tests"].items():

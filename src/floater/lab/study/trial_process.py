@@ -40,6 +40,7 @@ class TrialProcess:
         ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.trial, self.gib, self.ended = trial, budget.trial_memory, ended
+        self.several = budget.processes > 1
         self.log = open(trial.log, "a", encoding="utf-8", opener=no_link)  # noqa: SIM115
         self.process = subprocess.Popen(
             # -P: a file random.py where the study was started is not the library's random
@@ -60,7 +61,9 @@ class TrialProcess:
         code = self.process.poll()
         if code is None:
             try:
-                used = psutil.Process(self.process.pid).memory_info().rss / GIB
+                one = psutil.Process(self.process.pid)
+                together = [one, *(one.children(recursive=True) if self.several else [])]
+                used = sum(each.memory_info().rss for each in together) / GIB
             except psutil.Error:
                 return None
             if used > self.gib:

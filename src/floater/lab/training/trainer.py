@@ -267,11 +267,20 @@ class FloaterTrainer(Trainer):
     ) -> tuple[list[Any], Tensor | int | None]:
         """Return the batches of one update and the number of their label tokens on all processes."""
         self.throughput.start()
-        for flow in self.flows():
-            flow.begin_step()
         batches, labels = super().get_batch_samples(epoch_iterator, num_batches, device)
+        synchronised = self.accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False)
+        shared = len(batches) > 1 and not (synchronised or self.args.ddp_static_graph)
+        for flow in self.flows():
+            flow.begin_step(max(map(_width, batches)) if shared else None)
         self.throughput.count(sum(map(self.tokens_of, batches)))
         return batches, labels
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the loss of a batch, after its backward pass; the flow gets its gradient with the last."""
+        if self.accelerator.sync_gradients:
+            for flow in self.flows():
+                flow.last_pass()
+        return super().training_step(*args, **kwargs)
 
     def tokens_of(self, batch: Mapping[str, Any]) -> Tensor | int:
         """Return the number of tokens in a batch that the model reads, for the log."""
@@ -411,6 +420,12 @@ class LatestBest(TrainerCallback):
             return
         if metrics.get(f"eval_{metric.removeprefix('eval_')}") == state.best_metric:
             state.best_global_step = state.global_step
+
+
+def _width(batch: Mapping[str, Any]) -> int:
+    """Return the number of columns of a batch's ids: the positions that its flows are solved for."""
+    ids = (each for each in batch.values() if isinstance(each, Tensor) and each.dim() == 2)
+    return max((each.shape[1] for each in ids if not each.is_floating_point()), default=1)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def write_code(model: Any, directory: Path) -> str:
             f"this {type(model).__name__} is "
             + ("plugged and extended" if plugged(model) and method else "neither")
         )
-    without_record(config)
+    without_record(config, settings)
     if not (autos := _auto_classes(model)):
         raise ExportError(
             f"no Auto class of transformers loads a {type(model).__name__}; export one with a head"

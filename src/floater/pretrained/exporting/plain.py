@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.extending import biases, clex, native, rotary
-from floater.pretrained.extending.install import KEY, PLAIN, extension_settings
+from floater.pretrained.extending.install import KEY, NOTE, PLAIN, extension_settings
 from floater.pretrained.plug import inner, plugged
 from floater.transformer.base import FloaterPreTrainedModel
 
@@ -61,7 +61,7 @@ def plain_model(model: nn.Module) -> Any:
     settings = extension_settings(model)
     if settings is not None and settings["method"] not in PLAIN:
         _REWRITES[settings["method"]](model, settings, copies, weights)
-    without_record(config)
+    without_record(config, settings)
     kind: Any = type(model)
     plain = kind.from_pretrained(None, config=config, state_dict=weights, dtype=kind.dtype.fget(model))
     if hasattr(model, "generation_config"):
@@ -102,13 +102,22 @@ def check_whole(model: Any) -> None:
         )
 
 
-def without_record(config: Any) -> None:
-    """Remove what this library has recorded in a configuration."""
+def without_record(config: Any, settings: Mapping[str, Any] | None) -> None:
+    """Remove what this library has recorded in a configuration, and note the extension for its next reader.
+
+    The model would else pass for an original one, and a second extension would count from its length.
+
+    Args:
+        config: configuration; changed in place.
+        settings: settings of the extension; None if the rotary parameters or the tables say all.
+    """
     fusions = dict(getattr(config, "fusion_config", None) or {})
     for name in (KEY, "floater", "fusion_config"):
         vars(config).pop(name, None)
     if fusions := {key: value for key, value in fusions.items() if not key.startswith("floater:")}:
         config.fusion_config = fusions
+    if settings is not None:
+        setattr(config, NOTE, {name: settings[name] for name in ("method", "old", "new")})
 
 
 def _clex(

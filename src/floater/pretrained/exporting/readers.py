@@ -20,6 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.extending import native
+from floater.pretrained.extending.install import NOTE
 
 READERS = ("transformers", "vllm", "sglang", "llama.cpp")
 """Programs that an exported directory can be written for."""
@@ -167,6 +168,7 @@ def _for_servers(section: dict[str, Any], rope: dict[str, Any], config: Any) -> 
                 f"vLLM and SGLang multiply a whole number by the factor, {rope['factor']:g}, which does not "
                 f"give {section['max_position_embeddings']} tokens; extend to a multiple of the old length"
             )
+        section[NOTE] = {"method": kind, "old": old, "new": section["max_position_embeddings"]}
         section["max_position_embeddings"] = old
     if kind in ("yarn", "longrope"):
         computed, stated = _default_attention_factor(config, rope), _attention_factor(config)
@@ -180,9 +182,24 @@ def _for_servers(section: dict[str, Any], rope: dict[str, Any], config: Any) -> 
         if "original_max_position_embeddings" in section:
             notes.append("vLLM reads texts of the original length unless --max-model-len is given")
         if rope["short_factor"] != rope["long_factor"]:
-            notes.append("vLLM and SGLang use long_factor for texts of all lengths")
+            notes.append("vLLM uses long_factor for texts of all lengths")
         return notes
     return []
+
+
+def _for_sglang(section: dict[str, Any], rope: dict[str, Any], config: Any) -> list[str]:
+    """Write the keys of vLLM; the tables of "longrope" are joined and entered by another rule.
+
+    Its table for short texts ends before the first position that does not select the other one by itself.
+    """
+    _for_servers(section, rope, config)
+    if rope.get("rope_type") != "longrope":
+        return []
+    original = section.get("original_max_position_embeddings", rope["original_max_position_embeddings"])
+    notes = [f"SGLang rotates the token at position {original} as the first one when it generates it"]
+    if rope["short_factor"] != rope["long_factor"]:
+        notes.append("SGLang uses long_factor from the first pass that has a later position")
+    return notes
 
 
 def _for_llama_cpp(section: dict[str, Any], rope: dict[str, Any], config: Any) -> list[str]:
@@ -216,7 +233,7 @@ _Rule = Callable[[dict[str, Any], dict[str, Any], Any], list[str]]
 _RULES: Mapping[str, _Rule] = {
     "transformers": _unchanged,
     "vllm": _for_servers,
-    "sglang": _for_servers,
+    "sglang": _for_sglang,
     "llama.cpp": _for_llama_cpp,
 }
 

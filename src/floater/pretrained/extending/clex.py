@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -116,9 +117,22 @@ class ScaleFlow(nn.Module):
     def _solved(self, scale: float) -> tuple[Tensor, float]:
         device = self.field.inner.weight.device
         plain, factor = self._scaled(scale)
-        start = torch.zeros(1, self.dim // 2, device=device)
-        change = solve(self.field, start, torch.tensor([scale]), begin=1.0)[0, 0] if scale > 1 else start[0]
-        return (plain.to(device) * change.double().exp()).float(), factor
+        start = torch.zeros(1, self.dim // 2)
+        change = (
+            solve(self._on_cpu(), start, torch.tensor([scale]), begin=1.0)[0, 0] if scale > 1 else start[0]
+        )
+        return (plain * change.double().exp()).float().to(device), factor
+
+    def _on_cpu(self) -> ScaleField:
+        """Return the field on the CPU: it needs every time in Python, and is a few numbers per frequency."""
+        weights = self.field.inner.weight, self.field.outer.weight
+        if weights[0].device.type == "cpu":
+            return self.field
+        flat = torch.cat([weight.flatten() for weight in weights]).to("cpu")
+        read = torch.split(flat, [weight.numel() for weight in weights])
+        moved = {id(each): part.view(each.shape) for each, part in zip(weights, read, strict=True)}
+        twin: ScaleField = copy.deepcopy(self.field, {id(self): self, **moved})
+        return twin
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_cache": {}, "_snapshot": None}

@@ -13,7 +13,7 @@ from floater.pretrained.extending.extend_biases import extend_biases
 from floater.pretrained.extending.extend_rotary import extend_rotary
 from floater.pretrained.extending.extend_tables import extend_image_table, extend_tables
 from floater.pretrained.extending.extension import Extension
-from floater.pretrained.extending.install import KEY
+from floater.pretrained.extending.install import KEY, recorded
 from floater.pretrained.extending.methods import choose_method
 from floater.pretrained.extending.model_positions import find_positions
 from floater.pretrained.extending.transaction import transaction
@@ -56,6 +56,10 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     A model whose rotary positions are scaled already, as those of Llama 3.1, gpt-oss, Phi-3.5 and DeepSeek,
     keeps the kind of its scaling, which is made wider (the default), or gets "self_extend" or "log_n" on top;
     see `floater.pretrained.extending.native.widen`.
+
+    Extended again, also after it was saved or exported, a model by "linear", "yarn" or "llama3" is that of
+    one extension from its original length. Models by the other rotary methods and by biases are refused:
+    extend the original. Longer tables leave no trace and are continued from their last vector.
 
     The outputs for a text do not depend on the texts beside it, on padding, or on whether it is read at once
     or with cached keys. The exceptions are "dynamic" and "clex" with `declared=False`, and "longrope" with
@@ -108,8 +112,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if not is_count(length):
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
-    if (before := getattr(getattr(model, "config", None), KEY, None)) is not None:
-        raise ExtendError(f"{name} is extended by {before['method']!r} already; extend the original model")
+    if (before := recorded(model)) is not None:
+        raise ExtendError(f"{name} is extended by {before!r} already; extend the original model")
     with transaction(model):
         try:
             summary = _extend(model, length, method, options)

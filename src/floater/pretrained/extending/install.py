@@ -24,6 +24,10 @@ from floater.pretrained.plug import allow_to_run, keep_weights
 KEY = "floater_extension"
 """Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""
 
+NOTE = "position_extension"
+"""Attribute of the configuration of an exported model with the method and the lengths of its extension, where
+its rotary parameters do not say them. No program but this library reads it."""
+
 GUARD = "floater: the positions of this model are extended; import floater before the model is loaded"
 """Entry of `fusion_config` by which Transformers alone refuses a model; see `floater.pretrained.loading`."""
 
@@ -58,6 +62,20 @@ def extension_settings(model: nn.Module) -> dict[str, Any] | None:
     """Return the settings of `install` for a model; None if it was not extended by it."""
     settings: dict[str, Any] | None = model.__dict__.get("_floater_extension")
     return settings
+
+
+def recorded(model: nn.Module) -> str | None:
+    """Return the method by which the configurations of a model say that it was extended; None if none does.
+
+    Args:
+        model: model, loaded with this library or without it, or one that was exported.
+    """
+    parts = [part for part in model.modules() if isinstance(part, PreTrainedModel)]
+    for config in [getattr(part, "config", None) for part in (model, *parts)]:
+        for name in (KEY, NOTE):
+            if (settings := getattr(config, name, None)) is not None:
+                return str(settings.get("method") if isinstance(settings, Mapping) else settings)
+    return None
 
 
 def extended_around(model: nn.Module) -> nn.Module | None:
