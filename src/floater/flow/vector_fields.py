@@ -42,6 +42,10 @@ class FieldLinear(nn.Module):
         plain = nn.Linear(in_features, out_features, bias)
         self.weight, self.bias = plain.weight, plain.bias
 
+    def reset_parameters(self) -> None:
+        """Draw the weights as `nn.Linear` does."""
+        nn.Linear.reset_parameters(self)  # type: ignore[arg-type]
+
     def forward(self, x: Tensor) -> Tensor:
         """Return x W^T + b."""
         return F.linear(x, self.weight, self.bias)
