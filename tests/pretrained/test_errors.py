@@ -211,5 +211,5 @@ def test_a_model_without_attention_is_said_to_have_none() -> None:
 def test_names_that_are_taken() -> None:
     model = zoo.build("bert")
     model.floater = nn.Identity()
-    with pytest.raises(PlugError, match="none of ours"):
+    with pytest.raises(PlugError, match="not from this library"):
         floater.plug(model)

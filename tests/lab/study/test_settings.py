@@ -42,7 +42,7 @@ from .small import settings
         ),
         ({"short_to_long": {"source": ["a"]}}, "source and target must have as many files"),
         ({"short_to_long": {"source": ["a"], "target": ["b"], "skip": {"c": 1}}}, "skip names c"),
-        ({"short_to_long": {"source": ["a"], "target": ["b"], "token": "("}}, "no regular expression"),
+        ({"short_to_long": {"source": ["a"], "target": ["b"], "token": "("}}, "not a regular expression"),
         ({"short_to_long": {"cut": 15}}, "cut needs source, dataset or builtin"),
         ({"short_to_long": {"unique": False}}, "unique needs source, dataset or builtin"),
         (
