@@ -70,7 +70,7 @@ def test_an_interrupted_command_says_how_to_go_on(
 
     for command, message in {
         "models": "start it again",
-        "train x": "resumes from its last checkpoint",
+        "train x": "resume from its last checkpoint",
     }.items():
         name, *words = command.split()
         monkeypatch.setattr(f"floater.lab.cli.commands.{name}.run", interrupted)

@@ -93,7 +93,7 @@ def test_a_full_disk_is_a_line_and_the_run_resumes(tmp_path: Path) -> None:
 
     try:
         with pytest.raises(
-            DataError, match=r"checkpoint-8 cannot be written \(.*\); a training that is"
+            DataError, match=r"checkpoint-8 cannot be written \(.*\); start the training again"
         ) as error:
             train_with(TASK, asked, At(7, fill))
     finally:

@@ -74,7 +74,7 @@ def test_a_stopped_run_ends_as_a_whole_one(
     assert [signal.getsignal(each) for each in NUMBERS] == before
     run = Path(stopped.run)
     assert names(run) == expected
-    assert str(error.value).endswith(f"resumes from {max((run / e for e in expected), key=_step)}")
+    assert str(error.value).endswith(f"resume from {max((run / e for e in expected), key=_step)}")
     resumed = TASK.train(stopped)
     assert names(resumed) == names(whole(changes))
     assert equal_runs(resumed, whole(changes))
