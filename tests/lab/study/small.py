@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from floater.lab.settings import make
 from floater.lab.study import launch, run, trial
@@ -62,7 +63,11 @@ class Inline:
 
     def start(self, chosen: Trial) -> Started:
         self.started.append(chosen.name)
-        return _Ended(trial.attempt(chosen.folder, chosen.name))
+        threads = torch.get_num_threads()  # a trial sets those of its process, which is this one
+        try:
+            return _Ended(trial.attempt(chosen.folder, chosen.name))
+        finally:
+            torch.set_num_threads(threads)
 
 
 def run_inline(patch: pytest.MonkeyPatch, *, report: bool = True) -> Inline:

@@ -69,7 +69,8 @@ def shrunk(name: str, folder: Path) -> StudySettings:
     if name == "tupe_glue":
         axes["task"] = {task: axes["task"][task] for task in ("CoLA", "STS-B")}
     changes = {"folder": f"runs/study/{name}", "settings": common, "models": models, "axes": axes}
-    return replace(settings, **changes, baseline=None, samples=100)
+    budget = replace(settings.budget, threads=1)  # more threads than cores wait for each other
+    return replace(settings, **changes, budget=budget, baseline=None, samples=100)
 
 
 def train_firsts(configs: list[str]) -> int:
