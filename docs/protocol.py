@@ -58,33 +58,33 @@ def table(trials: Trials) -> str:
     rates = chosen(trials)
     seeds = {name: [s for s in SEEDS if (name, rate, s) in trials] for name, rate in rates.items()}
     bins = sorted({low for scores in trials.values() for low in scores if low >= 0})
+    further = bins[1:]
 
-    def scores(name: str, low: int, of: list[int]) -> list[float]:
-        return [trials[name, rates[name], seed][low] for seed in of]
+    def scores(name: str, lows: list[int], of: list[int]) -> list[float]:
+        return [mean(trials[name, rates[name], seed][low] for low in lows) for seed in of]
 
-    rivals = [name for name in rates if name != FLOW]
-    shared = {name: [seed for seed in seeds[name] if seed in seeds[FLOW]] for name in rivals}
-    differences = {
-        name: [
-            ours - theirs
-            for ours, theirs in zip(
-                scores(FLOW, bins[-1], shared[name]), scores(name, bins[-1], shared[name]), strict=True
-            )
-        ]
-        for name in rivals
-    }
-    ps = {name: paired_t_p(values) for name, values in differences.items()}
-    tested = [name for name in rivals if ps[name] is not None]
-    corrected = dict(zip(tested, holm([ps[name] or 0.0 for name in tested]), strict=True))
-    head = ["self-attention", "rate", "loss", *(f"{low}+" for low in bins), "seeds", "flow better by", "p"]
+    def compared(lows: list[int]) -> dict[str, tuple[str, str]]:
+        """Return by how much the flow is better than each rival with the same seeds, and Holm's p."""
+        differences = {}
+        for name in rates:
+            shared = [seed for seed in seeds[name] if seed in seeds[FLOW]]
+            ours, theirs = scores(FLOW, lows, shared), scores(name, lows, shared)
+            differences[name] = [x - y for x, y in zip(ours, theirs, strict=True)]
+        del differences[FLOW]
+        ps = {name: p for name, values in differences.items() if (p := paired_t_p(values)) is not None}
+        corrected = dict(zip(ps, holm([*ps.values()]), strict=True))
+        p = {name: f"{corrected[name]:.3f}" if name in corrected else "" for name in differences}
+        return {name: (spread(values, 1), p[name]) for name, values in differences.items()}
+
+    main, second = compared(bins[-1:]), compared(further)
+    head = ["self-attention", "rate", "loss", *(f"{low}+" for low in bins), "mean", "seeds"]
+    head += ["flow better by", "p", "in the mean", "p"]
     lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(head) - 2)]
-    for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1], seeds[name]))):
-        cells = [spread(scores(name, low, seeds[name]), 3 if low < 0 else 1) for low in (-1, *bins)]
-        better = "" if name == FLOW else spread(differences[name], 1)
-        p = f"{corrected[name]:.3f}" if name in corrected else ""
-        lines.append(
-            f"| `{name}` | {rates[name]} | {' | '.join(cells)} | {len(seeds[name])} | {better} | {p} |"
-        )
+    for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1:], seeds[name]))):
+        cells = [spread(scores(name, [low], seeds[name]), 3 if low < 0 else 1) for low in (-1, *bins)]
+        cells += [spread(scores(name, further, seeds[name]), 1), str(len(seeds[name]))]
+        cells += [*main.get(name, ("", "")), *second.get(name, ("", ""))]
+        lines.append(f"| `{name}` | {rates[name]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -43,17 +43,20 @@ def test_the_registered_test_is_paired_by_seed_and_corrected() -> None:
 
     flow, mlp, alibi = [88.0, 87.0, 90.0, 86.0, 89.0], [87.0, 88.5, 88.0, 86.5, 87.0], [60.0, 64, 59, 61, 66]
     trials = {
-        (name, rate, seed): {-1: loss, 140: score}
+        (name, rate, seed): {-1: loss, 0: 99.0, 80: 2 * score, 140: score}
         for name, scores in (("floater_relative", flow), ("distance_mlp", mlp), ("alibi", alibi))
         for rate, loss in (("1e-3", 1.0), ("2e-3", 0.5))
         for seed, score in zip(protocol.SEEDS, scores, strict=True)
     }
     assert set(protocol.chosen(trials).values()) == {"2e-3"}
     rows = {line.split("|")[1].strip(): line for line in protocol.table(trials).splitlines()[2:]}
-    assert f"| {ttest_rel(flow, mlp).pvalue:.3f} |" in rows["`distance_mlp`"]
+    differences = [x - y for x, y in zip(flow, mlp, strict=True)]
+    p, cells = f"{ttest_rel(flow, mlp).pvalue:.3f}", rows["`distance_mlp`"].split(" | ")
+    assert cells[-4:-2] == [far.spread(differences, 1), p]
+    assert cells[-2:] == [far.spread([1.5 * x for x in differences], 1), f"{p} |"]  # the mean of 80+ and 140+
     trials = {key: value for key, value in trials.items() if key[0] != "alibi"}
     trials |= {
-        ("t5", "2e-3", seed): {-1: 0.5, 140: score - 1}
+        ("t5", "2e-3", seed): {-1: 0.5, 0: 99.0, 80: 2 * score, 140: score - 1}
         for seed, score in zip(protocol.SEEDS, mlp, strict=True)
     }
     row = next(line for line in protocol.table(trials).splitlines() if "`t5`" in line)
