@@ -17,6 +17,7 @@ from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.compiled import number, opaque
+from floater.flow.dynamics import check_module
 from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
@@ -117,9 +118,7 @@ class FlowEncoder(nn.Module):
             "step": step,
             "gradient": gradient,
         }
-        if not isinstance(field, nn.Module):
-            name = type(field).__name__
-            raise TypeError(f"the field must be a torch.nn.Module with forward(t, p), got {name}")
+        check_module(field)
         check_options(field, **self.solver)
         self._keys = {(b, n): i for i, (b, n) in enumerate((b, n) for b in self.blocks for n in self.names)}
         self._time_scale = time_scale
