@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.cache import VectorCache, VectorTable
+from floater.flow.choices import check_length
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
@@ -284,8 +285,7 @@ class FlowEncoder(nn.Module):
         Raises:
             ValueError: if length is less than 1.
         """
-        if not isinstance(length, int) or length < 1:
-            raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
+        check_length(length)
         self.unbake()
         self._baked = True
         with self._validated():

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField, SumField
 
 # A unit is resolved if its argument moves by no more than this between nodes: then the decay of the
-# Legendre coefficients of its activation shows what they miss. If it moves farther, two units that switch one after the
-# other between the same nodes make a pulse that no node sees.
+# Legendre coefficients of its activation shows what they miss. If it moves farther, two units that switch one
+# after the other between the same nodes make a pulse that no node sees.
 RESOLVED = 2.0
 # Beyond this argument every activation is constant or linear, and far moves are resolved.
 STRAIGHT = 8.0

@@ -16,6 +16,7 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
+from floater.flow.choices import check_length
 from floater.flow.vector_fields import FieldLinear
 from floater.positions import Positions, build_positions, merge_positions
 from floater.positions.tracing import refuse_counting
@@ -78,11 +79,11 @@ def bidirectional(config: FloaterConfig) -> FloaterConfig:
     return config
 
 
-def cached(cache: Cache | None) -> int:
-    """Return the number of tokens that a cache holds.
+def cached_length(cache: Cache | None) -> int:
+    """Return the number of tokens in a cache of Transformers; 0 without one.
 
     Example:
-        >>> cached(None)
+        >>> cached_length(None)
         0
     """
     return 0 if cache is None else int(cache.get_seq_length())
@@ -275,8 +276,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
         """
         if self.config.baked is not None:
             raise PositionError(f"this model is baked already, for {self.config.baked} positions")
-        if not isinstance(length, int) or length < 1:
-            raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
+        check_length(length)
         if not any(isinstance(module, FlowEncoder) for module in self.modules()):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
         for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
