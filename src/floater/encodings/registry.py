@@ -87,7 +87,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def check_options(name: str, names: Iterable[str]) -> None:
-    """Refuse names that are no options of a position model.
+    """Refuse names that are not options of a position model.
 
     Raises:
         PositionError: if a name is unknown; it names the nearest one.

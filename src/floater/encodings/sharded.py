@@ -121,7 +121,7 @@ def gather_weights(*models: nn.Module) -> None:
         models: the position models, or modules with flows.
 
     Raises:
-        PositionError: if FSDP wraps a part that is no position model, as wrapping by size does.
+        PositionError: if FSDP wraps a part that is not a position model, as wrapping by size does.
 
     Warns:
         UserWarning: if mixed precision has rounded the frequencies of a model.

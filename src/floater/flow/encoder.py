@@ -487,7 +487,7 @@ class FlowEncoder(nn.Module):
 def _check_norms(vectors: Tensor, times: Tensor, largest: float) -> None:
     """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them.
 
-    Norms up to a bound `largest` that is small enough are not looked at, which would wait for their device.
+    Norms up to a bound `largest` that is small enough are not read, as this would wait for their device.
     """
     if largest**2 < torch.finfo(vectors.dtype).max:
         return

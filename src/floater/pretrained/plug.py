@@ -334,7 +334,7 @@ def plugged(model: nn.Module) -> PlugState | None:
     """Return the record of `plug` for a model; None if it is not plugged.
 
     Raises:
-        PlugError: if it is no module, but for example the name of a checkpoint.
+        PlugError: if it is not a module, but for example the name of a checkpoint.
     """
     if not isinstance(model, nn.Module):
         raise PlugError(f"the model is a {type(model).__name__}; it must be a model of transformers")

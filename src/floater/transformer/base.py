@@ -26,7 +26,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
-# arguments that Hugging Face's Trainer and generate pass, and that change no result here
+# arguments of Hugging Face's Trainer and generate that change no result here
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
 
 
@@ -34,7 +34,7 @@ def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
     """Refuse arguments of a forward pass that would be ignored silently.
 
     Raises:
-        TypeError: if an argument is neither None nor False nor known to change nothing.
+        TypeError: if an argument is set and is not one that changes no result.
 
     Example:
         >>> refuse(nn.Identity(), {"position_ids": torch.arange(3)})
@@ -338,7 +338,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
         return hidden * float(hidden.shape[-1] ** -0.5)
 
     def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
-        """Return whether to keep keys and values: as requested, else as configured, never in training."""
+        """Return whether to keep keys and values; by default as configured, but never in training."""
         if asked is None:
             return bool(self.config.use_cache) and labels is None and not self.training
         return asked

@@ -39,7 +39,7 @@ def rescaled(
     factor found for each pair: Ding et al. 2024), "llama3" (by wavelength: Dubey et al. 2024),
     "proportional" (the slowest pairs do not rotate: Barbero et al. 2024). Keys of attention are cached once
     they are rotated, so a rule depends on declared numbers, never on the length of a call: "dynamic" and
-    "longrope" read the text length that the model is to serve from `length`.
+    "longrope" read the text length that the model is extended to from `length`.
 
     Args:
         dim: components that rotate; even.

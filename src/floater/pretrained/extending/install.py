@@ -80,7 +80,7 @@ def recorded(model: nn.Module) -> str | None:
 
 
 def extended_around(model: nn.Module) -> nn.Module | None:
-    """Return the extended model that has the weights of a part's extension; None if it is no such part."""
+    """Return the extended model that has the weights of a part's extension; None if it is not such a part."""
     whole: nn.Module | None = model.__dict__.get("_floater_whole")
     return whole
 
