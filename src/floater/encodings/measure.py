@@ -198,8 +198,8 @@ def kernel(model: PositionModel) -> str:
     """Return the attention kernel that the hooks of a model allow.
 
     "SDPA" is PyTorch's `scaled_dot_product_attention`, "SDPA, bias" the same with an added mask or bias,
-    "flex" that FlexAttention can compute it, "own" attention in plain PyTorch, of which the model changes
-    more than the bias.
+    "flex" that FlexAttention can compute it, "own" attention in plain PyTorch, because the model changes more
+    than the bias.
 
     Example:
         >>> [kernel(catalogue()[name](_SPEC)) for name in ("rotary", "alibi", "deberta", "shaw")]

@@ -70,7 +70,7 @@ def split_heads(y: Tensor, spec: StackSpec) -> Tensor:
         (batch, T, heads, head_dim).
 
     Raises:
-        PositionError: if the width is that of no whole heads.
+        PositionError: if the width is not a multiple of a head's width.
 
     Example:
         >>> import torch

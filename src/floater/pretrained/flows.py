@@ -250,7 +250,7 @@ class Flows(nn.Module):
 def refresh(flows: nn.Module, *_: Any) -> None:
     """Reset the solvers of flows when they are saved.
 
-    A training that continues after a save then solves with new plans, like one that resumes from the save.
+    Training that continues after a save then solves with new plans, as training that resumes from it does.
 
     Args:
         flows: a module that contains `FlowEncoder`s.
