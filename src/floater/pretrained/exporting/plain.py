@@ -159,15 +159,11 @@ def _flow(
         if not isinstance(table, biases.Buckets):
             continue
         # a bucket without a distance below `count` stays 0: no text reaches it
-        options = {
-            "bidirectional": table.options["bidirectional"],
-            "num_buckets": count,
-            "max_distance": count,
-        }
+        sides = table.options["bidirectional"]
+        options = {"bidirectional": sides, "num_buckets": count, "max_distance": count}
         distances = torch.arange(1 - count, count, device=table.weight.device)
-        distances = distances[
-            distances.abs().argsort(descending=True, stable=True)
-        ]  # the nearest is written last
+        # the nearest distance of a bucket is written last
+        distances = distances[distances.abs().argsort(descending=True, stable=True)]
         values = biases.continued_bias(table.flow, table.trained, distances, table.old)
         weight = values.new_zeros(count, values.shape[1])
         weight[table.bucket(distances, **options)] = values
