@@ -44,7 +44,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python .ci/check_names.py src tests
+	$(BIN)/python .ci/check_names.py src tests benchmarks docs examples
 
 format: .venv/installed
 	$(BIN)/ruff format .

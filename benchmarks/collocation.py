@@ -41,13 +41,13 @@ def count(dim: int, weights: str) -> str:
     assert state.plan is not None
     form = formulate(field, start.detach(), 0.0, TOLERANCE["rtol"])
     change = CHANGE * state.plan.safety_factor
-    found = []
+    cells = []
     for depth in (1, 4, 8):
         mesh = Mesh(state.plan.edges, depth, form.dtype, start.device)
         with torch.no_grad():
             _, counts = solve_states(form, mesh, change * TOLERANCE["rtol"], change * TOLERANCE["atol"])
-        found.append(f"{sum(counts)}")
-    return f"{len(mesh)} | {' | '.join(found)} | {contraction(field, start, state.plan.edges):.2f}"
+        cells.append(f"{sum(counts)}")
+    return f"{len(mesh)} | {' | '.join(cells)} | {contraction(field, start, state.plan.edges):.2f}"
 
 
 def contraction(field: nn.Module, start: Tensor, edges: list[float]) -> float:
@@ -95,7 +95,7 @@ def first(dim: int, weights: str, backward: bool, turns: int = 9) -> str:
 
 def survived(dim: int, drift: float, seeds: int = 5) -> int:
     """Return the number of seeds with which a relative random change of all weights keeps the mesh."""
-    found = 0
+    reused = 0
     for seed in range(seeds):
         field, start, times = problem(dim, LENGTH, "default")
         state = SolverState()
@@ -106,8 +106,8 @@ def survived(dim: int, drift: float, seeds: int = 5) -> int:
             for parameter in field.parameters():
                 parameter.mul_(1 + drift * torch.randn(parameter.shape, generator=noise))
         solver(state)(field, start, times)
-        found += state.plan is plan
-    return found
+        reused += state.plan is plan
+    return reused
 
 
 def main() -> None:

@@ -60,12 +60,12 @@ def batch(sequences: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def median_ms(step: Callable[[], object], count: int) -> float:
-    taken = []
+    seconds = []
     for _ in range(count + 2):
         began = time.perf_counter()
         step()
-        taken.append(time.perf_counter() - began)
-    return 1e3 * statistics.median(taken[2:])
+        seconds.append(time.perf_counter() - began)
+    return 1e3 * statistics.median(seconds[2:])
 
 
 def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:

@@ -115,7 +115,7 @@ def computed(model: Any, ids: torch.Tensor) -> tuple[list[tuple[str, Any, Any]],
         model(ids)
     with FlopCounterMode(display=False) as products:
         model(ids)
-    return operators.found, products.get_total_flops()
+    return operators.calls, products.get_total_flops()
 
 
 def compare_operators(name: str, base: Any, other: Any, ids: torch.Tensor) -> None:

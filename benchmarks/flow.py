@@ -77,14 +77,14 @@ def runs(rtol: float, few: bool) -> dict[str, Run]:
             "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
             "floater collocation, any field": lambda h, p, t: solve(AnyField(h), p, t, state=other, **ours),
         }
-    found: dict[str, Run] = {name: partial(run, solver) for name, solver in solvers.items()}
+    sides: dict[str, Run] = {name: partial(run, solver) for name, solver in solvers.items()}
     if few:
-        return found
+        return sides
     if find_spec("torchode"):
-        found["torchode dopri5"] = partial(run, torchode_dopri5)
+        sides["torchode dopri5"] = partial(run, torchode_dopri5)
     if find_spec("diffrax"):
-        found["diffrax dopri5, jitted"] = diffrax_dopri5
-    return found
+        sides["diffrax dopri5, jitted"] = diffrax_dopri5
+    return sides
 
 
 def problem(dim: int, length: int, weights: str) -> tuple[MLPField, Tensor, Tensor]:
@@ -131,20 +131,20 @@ def compare(dim: int, length: int, weights: str, repeats: int, limit: float, sid
     began = time.perf_counter()
     for turn in range(repeats + 1):
         for name, side in sides.items():
-            p, gradients, taken = side(field, start, times)
+            p, gradients, elapsed = side(field, start, times)
             if turn > 0:
-                seconds[name].append(taken)
+                seconds[name].append(elapsed)
             errors[name] = flow_error(p, reference), gradient_error(gradients, reference_gradients)
         # Whole turns only, so that every solver has run equally often.
         if turn > 0 and (time.perf_counter() - began) * (turn + 2) / (turn + 1) > limit:
             break
-    medians = {name: statistics.median(taken) for name, taken in seconds.items()}
-    for name, taken in seconds.items():
+    medians = {name: statistics.median(elapsed) for name, elapsed in seconds.items()}
+    for name, elapsed in seconds.items():
         middle = medians[name]
-        spread = f"{1e3 * min(taken):.0f} to {1e3 * max(taken):.0f}"
+        spread = f"{1e3 * min(elapsed):.0f} to {1e3 * max(elapsed):.0f}"
         value, gradient = errors[name]
         print(
-            f"| {dim} | {length} | {name} | {1e3 * middle:.0f} | {spread} | {len(taken)} "
+            f"| {dim} | {length} | {name} | {1e3 * middle:.0f} | {spread} | {len(elapsed)} "
             f"| {medians[PAPER] / middle:.1f} | {medians[DOPRI5] / middle:.1f} "
             f"| {value:.0e} | {gradient:.0e} |",
             flush=True,
@@ -158,7 +158,7 @@ from flow import problem
 from floater.flow import SolverState, solve
 imported = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 field, start, times = problem({dim}, {length}, "default")
-taken, options = [], {options!r}
+elapsed, options = [], {options!r}
 if options["method"] == "collocation":
     options["state"] = SolverState()
 for _ in range({turns}):
@@ -166,9 +166,9 @@ for _ in range({turns}):
     p = solve(field, start, times, **options)
     solved = time.perf_counter() - began
     (p * torch.linspace(0, 1, len(times)).view(-1, 1, 1)).mean().backward()
-    taken.append((time.perf_counter() - began, solved))
+    elapsed.append((time.perf_counter() - began, solved))
     del p
-print(json.dumps([imported, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *min(taken)]))
+print(json.dumps([imported, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, *min(elapsed)]))
 """
 
 

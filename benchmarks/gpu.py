@@ -63,13 +63,13 @@ def waited(device: str, call: Callable[[], Any]) -> float:
 
 def turns(sides: dict[str, Callable[[], Any]], device: str, count: int) -> dict[str, list[float]]:
     """Return the seconds of alternating calls, after two turns of warm-up."""
-    taken: dict[str, list[float]] = {name: [] for name in sides}
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-2, count):
         for name in (list(sides), list(sides)[::-1])[turn % 2]:
             spent = waited(device, sides[name])
             if turn >= 0:
-                taken[name].append(spent)
-    return taken
+                seconds[name].append(spent)
+    return seconds
 
 
 def solves(dims: Sequence[int], lengths: Sequence[int], limit: int, device: str, count: int) -> Rows:
@@ -80,22 +80,22 @@ def solves(dims: Sequence[int], lengths: Sequence[int], limit: int, device: str,
             field, start, times = problem(dim, length, "default")
             field, start = field.to(device), start.detach().to(device).requires_grad_()
             kept = SolverState()
-            own = partial(solve, method="collocation")
+            collocate = partial(solve, method="collocation")
             sides = {
-                "kept mesh": partial(run, partial(own, state=kept), field, start, times),
-                "fresh": lambda problem=(field, start, times), own=own: run(
-                    partial(own, state=SolverState()), *problem
+                "kept mesh": partial(run, partial(collocate, state=kept), field, start, times),
+                "fresh": lambda problem=(field, start, times), collocate=collocate: run(
+                    partial(collocate, state=SolverState()), *problem
                 ),
             }
             if length <= limit:
                 sides["paper"] = partial(run, paper, field, start, times)
                 sides["dopri5"] = partial(run, shipped_dopri5, field, start, times)
-            taken = {name: statistics.median(ts) for name, ts in turns(sides, device, count).items()}
-            cells = [f"{dim:,}", f"{length:,}", *(f"{1e3 * taken[name]:,.1f}" for name in list(sides)[:2])]
+            seconds = {name: statistics.median(ts) for name, ts in turns(sides, device, count).items()}
+            cells = [f"{dim:,}", f"{length:,}", *(f"{1e3 * seconds[name]:,.1f}" for name in list(sides)[:2])]
             for name in ("paper", "dopri5"):
                 cells.append(
-                    f"{1e3 * taken[name]:,.0f}, {taken[name] / taken['fresh']:,.1f} x"
-                    if name in taken
+                    f"{1e3 * seconds[name]:,.0f}, {seconds[name] / seconds['fresh']:,.1f} x"
+                    if name in seconds
                     else ""
                 )
             rows.append(cells)
@@ -118,11 +118,11 @@ def training(model: str, position: str, toy: bool, device: str) -> Callable[[tor
         if compiled:
             module.compile(backend="eager" if toy else "inductor")
         tokens = torch.randint(5, vocabulary, (batch, length), device=device)
-        given = {} if model == "BERT-base" else {"decoder_input_ids": tokens, "use_cache": False}
+        decoder_inputs = {} if model == "BERT-base" else {"decoder_input_ids": tokens, "use_cache": False}
 
         def step() -> None:
             with torch.autocast(device.split(":")[0], dtype=dtype, enabled=dtype is not None):
-                logits: Tensor = module(input_ids=tokens, **given).logits
+                logits: Tensor = module(input_ids=tokens, **decoder_inputs).logits
             F.cross_entropy(logits.float().flatten(0, 1), tokens.flatten()).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -141,9 +141,11 @@ def overheads(toy: bool, device: str, count: int) -> Rows:
                 sides = {
                     name: training(model, name, toy, device)(dtype, compiled) for name in (base, "floater")
                 }
-                taken = turns(sides, device, count)
-                ratio = statistics.median(b / a for a, b in zip(taken[base], taken["floater"], strict=True))
-                ms = [f"{1e3 * statistics.median(taken[name]):,.1f}" for name in (base, "floater")]
+                seconds = turns(sides, device, count)
+                ratio = statistics.median(
+                    b / a for a, b in zip(seconds[base], seconds["floater"], strict=True)
+                )
+                ms = [f"{1e3 * statistics.median(seconds[name]):,.1f}" for name in (base, "floater")]
                 rows.append([model, base, precision, "yes" if compiled else "no", *ms, f"{ratio - 1:+.1%}"])
                 torch.compiler.reset()
     return rows
@@ -160,13 +162,13 @@ def encodings(names: Sequence[str], lengths: Sequence[int], arguments: argparse.
                 device = arguments.device.split(":")[0]
                 with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
                     try:
-                        found = train.measured(name, length, arguments)
+                        row = train.measured(name, length, arguments)
                     except (PositionError, torch.OutOfMemoryError) as error:
-                        found = {"skipped": str(error).splitlines()[0][:60]}
-                if "skipped" in found:
-                    cells += [found["skipped"], ""]
+                        row = {"skipped": str(error).splitlines()[0][:60]}
+                if "skipped" in row:
+                    cells += [row["skipped"], ""]
                 else:
-                    cells += [f"{found['ratio']:.2f}", f"{found['memory']:.2f}"]
+                    cells += [f"{row['ratio']:.2f}", f"{row['memory']:.2f}"]
             rows.append(cells)
     return rows
 
@@ -189,7 +191,7 @@ def page(machine: str, parts: Sequence[tuple[str, str]], toy: bool) -> str:
     )
 
 
-def main(given: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Take the requested measurements and write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -199,7 +201,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cuda:0", help="ignored with --toy where there is none")
     parser.add_argument("--encodings", help="names, as in rotary,t5 (default: all)")
     parser.add_argument("--page", type=Path, default=PAGE)
-    arguments = parser.parse_args(given)
+    arguments = parser.parse_args(argv)
     if arguments.unmeasured:
         write(arguments.page, UNMEASURED)
         return

@@ -200,10 +200,15 @@ def batch(objective: str, texts: tuple[list[Tensor], list[Tensor]], stream: Tens
             padded([texts[0][i] for i in chosen], PAD),
             padded([texts[1][i] for i in chosen], -100),
         )
-        given = labels.roll(1, 1).masked_fill(labels.roll(1, 1) == -100, PAD)
-        given[:, 0] = START
+        decoder_inputs = labels.roll(1, 1).masked_fill(labels.roll(1, 1) == -100, PAD)
+        decoder_inputs[:, 0] = START
         mask = (source != PAD).long()
-        return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": given, "labels": labels}
+        return {
+            "input_ids": source,
+            "attention_mask": mask,
+            "decoder_input_ids": decoder_inputs,
+            "labels": labels,
+        }
     starts = torch.randint(len(stream) - LENGTH, (16, 1), generator=generator)
     ids = stream[starts + torch.arange(LENGTH)]
     if objective == "causal":
@@ -224,8 +229,8 @@ def curve(model: nn.Module, batches: Sequence[Batch]) -> list[float]:
     optimizer = torch.optim.Adam(weights, lr=1e-3)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
     losses = []
-    for given in batches:
-        loss = model.eval()(**given).loss  # eval: no dropout on either side
+    for inputs in batches:
+        loss = model.eval()(**inputs).loss  # eval: no dropout on either side
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
@@ -263,20 +268,20 @@ def main() -> None:
     for name in names:
         family = FAMILIES[name]
         batches = [batch(family.objective, texts, stream, step) for step in range(arguments.steps)]
-        found: dict[str, list[list[float]]] = {"Hugging Face": [], "ours": []}
+        losses: dict[str, list[list[float]]] = {"Hugging Face": [], "ours": []}
         for seed in range(arguments.seeds):
-            for side, make in zip(found, (family.theirs, family.ours), strict=True):
+            for side, make in zip(losses, (family.theirs, family.ours), strict=True):
                 torch.manual_seed(seed)
-                found[side].append(windows(curve(make(), batches), marks))
-        for side, rows in found.items():
+                losses[side].append(windows(curve(make(), batches), marks))
+        for side, rows in losses.items():
             cells = [
                 f"{statistics.fmean(x):.3f} ± {statistics.stdev(x):.3f}" for x in zip(*rows, strict=True)
             ]
             print(f"| {name} | {family.objective} | {side} | " + " | ".join(cells) + " |", flush=True)
         errors = []
-        for theirs, own in zip(*(zip(*rows, strict=True) for rows in found.values()), strict=True):
-            spread = math.sqrt((statistics.variance(theirs) + statistics.variance(own)) / arguments.seeds)
-            errors.append((statistics.fmean(own) - statistics.fmean(theirs)) / spread)
+        for theirs, ours in zip(*(zip(*rows, strict=True) for rows in losses.values()), strict=True):
+            spread = math.sqrt((statistics.variance(theirs) + statistics.variance(ours)) / arguments.seeds)
+            errors.append((statistics.fmean(ours) - statistics.fmean(theirs)) / spread)
         print(f"| {name} | | difference / standard error | " + " | ".join(f"{e:+.1f}" for e in errors) + " |")
 
 

@@ -12,10 +12,10 @@ class Operators(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[str, Any, Any]] = []
+        self.calls: list[tuple[str, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         first = output[0] if isinstance(output, tuple | list) else output
-        self.found.append((str(func), getattr(first, "shape", None), getattr(first, "dtype", None)))
+        self.calls.append((str(func), getattr(first, "shape", None), getattr(first, "dtype", None)))
         return output

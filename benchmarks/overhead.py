@@ -70,13 +70,13 @@ class Case:
 
 def paired(first: Step, second: Step, steps: int, cycle: int = 1) -> tuple[list[float], list[float]]:
     """Return the seconds of both, summed over cycles; steps before the first whole cycle warm up."""
-    taken: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[float], list[float]] = ([], [])
     for step in range(-cycle - 2, steps):
         for which in (0, 1) if step % 2 else (1, 0):
             spent = (first, second)[which]()
             if step >= 0:
-                taken[which].append(spent)
-    a, b = ([sum(x[i : i + cycle]) for i in range(0, steps, cycle)] for x in taken)
+                seconds[which].append(spent)
+    a, b = ([sum(x[i : i + cycle]) for i in range(0, steps, cycle)] for x in seconds)
     return a, b
 
 

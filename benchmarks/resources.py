@@ -71,13 +71,13 @@ def main() -> None:
     head += ["memory, MiB: sinusoidal", "floater"]
     print(f"| {' | '.join(head)} |\n|---{'|---:' * (len(head) - 1)}|")
     for size in arguments.sizes.split(","):
-        found = []
+        measured = []
         for position in ("sinusoidal", "floater"):
             command = [sys.executable, __file__, "--steps", str(arguments.steps), "--one", size, position]
-            found.append(
+            measured.append(
                 json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             )
-        plain, flow = found
+        plain, flow = measured
         print(
             f"| {size} | {flow['parameters']:.1f} | {flow['position']:.2f} | {plain['seconds']:.2f} "
             f"| {flow['seconds']:.2f} | {plain['memory']:,.0f} | {flow['memory']:,.0f} |",

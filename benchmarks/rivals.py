@@ -79,11 +79,11 @@ def diffrax_dopri5(field: MLPField, start: Tensor, times: Tensor) -> tuple[Tenso
     weights = tuple(jax.numpy.asarray(x.detach().numpy()) for x in tensors)
     arguments = (weights, jax.numpy.asarray(start.detach().numpy()), jax.numpy.asarray(times.float().numpy()))
     began = time.perf_counter()
-    (of_weights, of_start), p = jax.block_until_ready(_compiled()(*arguments))
-    taken = time.perf_counter() - began
-    order = {id(x): gradient for x, gradient in zip(tensors, of_weights, strict=True)}
-    found = [of_start, *(order[id(parameter)] for parameter in field.parameters())]
-    return _tensor(p), [_tensor(x) for x in found], taken
+    (weight_gradients, start_gradient), p = jax.block_until_ready(_compiled()(*arguments))
+    elapsed = time.perf_counter() - began
+    order = {id(x): gradient for x, gradient in zip(tensors, weight_gradients, strict=True)}
+    gradients = [start_gradient, *(order[id(parameter)] for parameter in field.parameters())]
+    return _tensor(p), [_tensor(x) for x in gradients], elapsed
 
 
 def _tensor(x: Any) -> Tensor:

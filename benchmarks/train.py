@@ -109,7 +109,7 @@ def config(name: str, length: int, arguments: argparse.Namespace, **changes: Any
     return FloaterConfig(**(sizes | changes))
 
 
-def places(name: str, length: int, device: str) -> Positions:
+def example_positions(name: str, length: int, device: str) -> Positions:
     """Return positions with all fields that a model reads; trees and graphs are binary trees."""
     at = torch.arange(length)[None]
     if hasattr(catalogue()[name], "needs"):
@@ -149,7 +149,7 @@ def ours(name: str, length: int, arguments: argparse.Namespace, **changes: Any) 
     device = arguments.device
     causal = arguments.peers and name in CAUSAL_PEERS
     encoder = Encoder(config(name, length, arguments, **changes), causal=causal).to(device).train()
-    positions = places(name, length, device)
+    positions = example_positions(name, length, device)
     x = torch.randn(arguments.tokens // length, length, arguments.width, device=device)
     return stepping(lambda: encoder(x, positions), encoder, device, CLOCKS[arguments.clock])
 
@@ -189,15 +189,15 @@ def peak(step: Step) -> int:
 def compared(base: Step, other: Step, turns: int) -> dict[str, Any]:
     """Return the seconds of both in alternating turns, after two of warm-up, and their ratios, base /
     other."""
-    taken: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[float], list[float]] = ([], [])
     for turn in range(-2, turns):
         for which in (0, 1) if turn % 2 else (1, 0):
             spent = (base, other)[which]()
             if turn >= 0:
-                taken[which].append(spent)
-    ratios = sorted(a / b for a, b in zip(*taken, strict=True))
+                seconds[which].append(spent)
+    ratios = sorted(a / b for a, b in zip(*seconds, strict=True))
     return {
-        "seconds": statistics.median(taken[1]),
+        "seconds": statistics.median(seconds[1]),
         "ratio": statistics.median(ratios),
         "least": ratios[0],
         "most": ratios[-1],
@@ -220,14 +220,14 @@ def measured(name: str, length: int, arguments: argparse.Namespace) -> dict[str,
     return compared(ours("none", length, arguments), ours(name, length, arguments), arguments.turns)
 
 
-def line(name: str, length: int, found: dict[str, Any], arguments: argparse.Namespace) -> str:
-    if "skipped" in found:
-        return f"| {name} | {length:,} | {found['skipped']} | | | |"
-    rate = arguments.tokens // length * length / found["seconds"]
+def line(name: str, length: int, result: dict[str, Any], arguments: argparse.Namespace) -> str:
+    if "skipped" in result:
+        return f"| {name} | {length:,} | {result['skipped']} | | | |"
+    rate = arguments.tokens // length * length / result["seconds"]
     least = 1.0 if arguments.peers else bar(name, length)
-    against = "" if least is None else f"{least} {'kept' if found['ratio'] >= least else 'missed'}"
-    spread = f"{found['ratio']:.3f} ({found['least']:.3f} to {found['most']:.3f})"
-    return f"| {name} | {length:,} | {rate:,.0f} | {spread} | {found['memory']:.2f} | {against} |"
+    against = "" if least is None else f"{least} {'kept' if result['ratio'] >= least else 'missed'}"
+    spread = f"{result['ratio']:.3f} ({result['least']:.3f} to {result['most']:.3f})"
+    return f"| {name} | {length:,} | {rate:,.0f} | {spread} | {result['memory']:.2f} | {against} |"
 
 
 def main() -> None:
@@ -252,10 +252,10 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="against x-transformers instead of none")
     arguments = parser.parse_args()
     torch.set_flush_denormal(True)
-    known = list(PEERS) if arguments.peers else [name for name in catalogue() if name != "none"]
-    names = arguments.encodings.split(",") if arguments.encodings else known
-    if wrong := [name for name in names if name not in known]:
-        parser.error(f"no such row: {', '.join(wrong)}; there are {', '.join(known)}")
+    encodings = list(PEERS) if arguments.peers else [name for name in catalogue() if name != "none"]
+    names = arguments.encodings.split(",") if arguments.encodings else encodings
+    if wrong := [name for name in names if name not in encodings]:
+        parser.error(f"no such row: {', '.join(wrong)}; there are {', '.join(encodings)}")
     kept: dict[str, Any] = {}
     if arguments.keep and arguments.keep.exists():
         kept = json.loads(arguments.keep.read_text())

@@ -93,7 +93,7 @@ class Result:
         seed: seed of all trainings.
         scores: perplexities, by the name of their column.
         curve: first position, last position and loss in nats, of each range of the long rows.
-        found: for each length, the share of the hidden numbers found at each depth.
+        recall: for each length, the share of the hidden numbers found at each depth.
     """
 
     method: str
@@ -101,50 +101,51 @@ class Result:
     seed: int
     scores: dict[str, float]
     curve: list[tuple[int, int, float]]
-    found: dict[str, list[float]]
+    recall: dict[str, list[float]]
 
 
 def settings(
-    given: argparse.Namespace, run: Path, train: str, path: Path, seed: int, **parts: Any
+    arguments: argparse.Namespace, run: Path, train: str, path: Path, seed: int, **parts: Any
 ) -> CausalLMSettings:
     """Return the settings of a training."""
     steps = parts.pop("steps")
-    block = parts.pop("block", given.block)
+    block = parts.pop("block", arguments.block)
     config = {
         "run": str(run),
         "task": "causal_lm",
         "data": {
-            "train": train, "valid": str(Path(given.run) / "valid.txt"), "block": block,
-            "documents": "blank line" if given.passkeys else "file",
+            "train": train, "valid": str(Path(arguments.run) / "valid.txt"), "block": block,
+            "documents": "blank line" if arguments.passkeys else "file",
         },
         "model": {"path": str(path)},
         "training": {
-            "learning_rate": parts.pop("rate", given.rate), "warmup_steps": 0.1, "max_tokens": given.batch,
+            "learning_rate": parts.pop("rate", arguments.rate), "warmup_steps": 0.1,
+            "max_tokens": arguments.batch,
             "max_steps": steps, "eval_steps": steps, "save_steps": steps if steps % 5 else steps // 5,
             "seed": seed, "flow": {"lr_multiplier": parts.pop("flow", 1.0)},
         },
-        "evaluation": {"rows": given.rows},
+        "evaluation": {"rows": arguments.rows},
         **parts,
     }  # fmt: skip
     return make(CausalLMSettings, config, "docs/extend.py")
 
 
-def start(given: argparse.Namespace, folder: Path, seed: int, block: int) -> Path:
+def start(arguments: argparse.Namespace, folder: Path, seed: int, block: int) -> Path:
     """Write a Llama of `block` positions before its first step, and a vocabulary of its training text."""
-    path = folder / ("start" if block == given.block else f"start-{block}")
+    path = folder / ("start" if block == arguments.block else f"start-{block}")
     if path.is_dir():
         return path
-    texts = read_documents(given.train, "file")
-    tokenizer = train_bpe((line for text in texts for line in text), vocab_size=given.vocabulary)
+    texts = read_documents(arguments.train, "file")
+    tokenizer = train_bpe((line for text in texts for line in text), vocab_size=arguments.vocabulary)
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=given.hidden,
-        intermediate_size=2 * given.hidden,
-        num_hidden_layers=given.layers,
-        num_attention_heads=given.heads,
+        hidden_size=arguments.hidden,
+        intermediate_size=2 * arguments.hidden,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=arguments.heads,
         max_position_embeddings=block,
-        initializer_range=given.init,
+        initializer_range=arguments.init,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -155,11 +156,11 @@ def start(given: argparse.Namespace, folder: Path, seed: int, block: int) -> Pat
     return path
 
 
-def training_text(given: argparse.Namespace, begin: Path, seed: int, block: int) -> str:
+def training_text(arguments: argparse.Namespace, begin: Path, seed: int, block: int) -> str:
     """Return the training text, or a file of it and of documents that hide numbers, none of them tested."""
-    if not given.passkeys:
-        return str(given.train)
-    path = begin.parent / f"train-{block}-{given.passkeys}.txt"
+    if not arguments.passkeys:
+        return str(arguments.train)
+    path = begin.parent / f"train-{block}-{arguments.passkeys}.txt"
     if path.is_file():
         return str(path)
     tokenizer = load_tokenizer(str(begin))
@@ -167,11 +168,11 @@ def training_text(given: argparse.Namespace, begin: Path, seed: int, block: int)
     def hidden(length: int, depth: float, rng: np.random.Generator) -> str:
         return str(tokenizer.decode(prompt(tokenizer, length, depth, rng)[0]))
 
-    tests = [(n, np.random.default_rng((n, place))) for n in sizes(given) for place in range(DEPTHS)]
-    tested = {hidden(n, 0.0, rng)[-NUMBER:] for n, rng in tests for _ in range(given.trials)}
-    texts = ["\n".join(line for text in read_documents(given.train, "file") for line in text)]
+    tests = [(n, np.random.default_rng((n, depth))) for n in sizes(arguments) for depth in range(DEPTHS)]
+    tested = {hidden(n, 0.0, rng)[-NUMBER:] for n, rng in tests for _ in range(arguments.trials)}
+    texts = ["\n".join(line for text in read_documents(arguments.train, "file") for line in text)]
     rng = np.random.default_rng(seed)
-    while len(texts) <= given.passkeys:
+    while len(texts) <= arguments.passkeys:
         # mostly short: the number is as much to learn in a short text as in a long one
         size = int(SHORTEST + (block - SHORTEST) * rng.random() ** 3)
         text = hidden(size, float(rng.random()), rng)
@@ -180,67 +181,71 @@ def training_text(given: argparse.Namespace, begin: Path, seed: int, block: int)
     return str(path)
 
 
-def sizes(given: argparse.Namespace) -> list[int]:
+def sizes(arguments: argparse.Namespace) -> list[int]:
     """Return the lengths of the texts with a hidden number."""
-    return [*doubling(given.block, given.length), given.length] if given.trials else []
+    return [*doubling(arguments.block, arguments.length), arguments.length] if arguments.trials else []
 
 
-def measure(given: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, texts: Any) -> dict[str, Any]:
+def measure(
+    arguments: argparse.Namespace, model: PreTrainedModel, tokenizer: Any, texts: Any
+) -> dict[str, Any]:
     """Return perplexities of short rows and of long ones by the tokens read before, and of hidden numbers."""
-    short = rows_of(tokenizer, texts, given.block)
-    step = max(1, len(short) // (given.rows * given.length // given.block))
+    short = rows_of(tokenizer, texts, arguments.block)
+    step = max(1, len(short) // (arguments.rows * arguments.length // arguments.block))
     chosen = type(short)(short.rows[::step], short.lengths[::step])
     collate = partial(causal_batch, tokenizer=tokenizer)
     scores = {"short": rows_score(model, chosen, collate, MAX_TOKENS, later=True).perplexity}
     # before the long rows: "dynamic" keeps the scale of a long text until one is shorter than a training row
-    found = {str(n): passkeys(model, tokenizer, n, DEPTHS, given.trials, MAX_TOKENS) for n in sizes(given)}
-    rows = long_rows(tokenizer, texts, given.length, Evaluation(rows=given.rows))
+    recall = {
+        str(n): passkeys(model, tokenizer, n, DEPTHS, arguments.trials, MAX_TOKENS) for n in sizes(arguments)
+    }
+    rows = long_rows(tokenizer, texts, arguments.length, Evaluation(rows=arguments.rows))
     losses = rows_score(model, rows, collate, MAX_TOKENS, later=True).losses
-    edges = doubling(given.block, given.length)
-    by_context = ranges(losses, None, edges, given.length)
+    edges = doubling(arguments.block, arguments.length)
+    by_context = ranges(losses, None, edges, arguments.length)
     scores |= {f"{part.low}-{part.high}": perplexity(part.loss) for part in by_context}
-    width = max(1, given.length // POINTS)
-    curve = ranges(losses, None, range(width, given.length, width), given.length)
-    return {"scores": scores, "curve": [(part.low, part.high, part.loss) for part in curve], "found": found}
+    width = max(1, arguments.length // POINTS)
+    curve = ranges(losses, None, range(width, arguments.length, width), arguments.length)
+    return {"scores": scores, "curve": [(part.low, part.high, part.loss) for part in curve], "recall": recall}
 
 
-def one_seed(given: argparse.Namespace, seed: int) -> list[Result]:
+def one_seed(arguments: argparse.Namespace, seed: int) -> list[Result]:
     """Train, extend and measure with one seed."""
-    folder = Path(given.run) / f"seed{seed}"
-    texts = read_documents(given.valid, "file")
-    begin = start(given, folder, seed, given.block)
-    train = training_text(given, begin, seed, given.block)
-    base = TASK.train(settings(given, folder / "base", train, begin, seed, steps=given.steps))
+    folder = Path(arguments.run) / f"seed{seed}"
+    texts = read_documents(arguments.valid, "file")
+    begin = start(arguments, folder, seed, arguments.block)
+    train = training_text(arguments, begin, seed, arguments.block)
+    base = TASK.train(settings(arguments, folder / "base", train, begin, seed, steps=arguments.steps))
     tokenizer = load_tokenizer(str(base))
 
     def result(method: str, run: Path, name: str = "", options: dict[str, Any] | None = None) -> Result:
         """Load the model of a run, extend it and measure it, unless that was done."""
         trained = run != base
         kind = "trained" if trained else "untrained"
-        file = folder / f"{method.replace(' ', '_')}-{kind}-{given.length}.json"
+        file = folder / f"{method.replace(' ', '_')}-{kind}-{arguments.length}.json"
         if not file.is_file():
             model, _, _ = TASK.load(run, "cpu")
             if name:
-                floater.extend(model, given.length, name, **(options or {}))
-            write_json(file, measure(given, model, tokenizer, texts))
+                floater.extend(model, arguments.length, name, **(options or {}))
+            write_json(file, measure(arguments, model, tokenizer, texts))
         return Result(method, trained, seed, **json.loads(file.read_text(encoding="utf-8")))
 
-    found = [result(method, base, *how) for method, how in UNTRAINED.items()]
+    results = [result(method, base, *how) for method, how in UNTRAINED.items()]
     for method, (name, options) in TRAINED.items():
-        extend = {"length": given.length, "method": name, "options": options, "positions": "pose"}
-        run = folder / (f"{method.replace(' ', '_')}-{given.length}" if name else "more")
+        extend = {"length": arguments.length, "method": name, "options": options, "positions": "pose"}
+        run = folder / (f"{method.replace(' ', '_')}-{arguments.length}" if name else "more")
         parts: dict[str, Any] = {"extend": extend} if name else {}
         parts |= {"flow": MULTIPLIER.get(method, 1.0), "rate": 1e-3}
-        again = settings(given, run, train, base, seed, steps=given.tune, **parts)
-        found.append(result(method, TASK.train(again)))
-    if not given.long:
-        return found
+        again = settings(arguments, run, train, base, seed, steps=arguments.tune, **parts)
+        results.append(result(method, TASK.train(again)))
+    if not arguments.long:
+        return results
     # as many tokens, all in rows of the new length
-    begin = start(given, folder, seed, given.length)
-    steps, folder_long = given.steps + given.tune, folder / f"long-{given.length}"
-    train = training_text(given, begin, seed, given.length)
-    long = settings(given, folder_long, train, begin, seed, steps=steps, block=given.length)
-    return [*found, result(LONG, TASK.train(long))]
+    begin = start(arguments, folder, seed, arguments.length)
+    steps, folder_long = arguments.steps + arguments.tune, folder / f"long-{arguments.length}"
+    train = training_text(arguments, begin, seed, arguments.length)
+    long = settings(arguments, folder_long, train, begin, seed, steps=steps, block=arguments.length)
+    return [*results, result(LONG, TASK.train(long))]
 
 
 def by_method(results: Iterable[Result]) -> dict[tuple[str, bool], list[Result]]:
@@ -280,10 +285,12 @@ def hidden_numbers(results: Sequence[Result]) -> str:
     """Return the percentages of hidden numbers found by length, and by depth in parentheses, as Markdown."""
 
     def cell(group: Sequence[Result], size: str) -> str:
-        found = 100 * np.array([result.found[size] for result in group])
-        return f"{shown(found.mean(1).tolist(), 0)} ({', '.join(f'{share:.0f}' for share in found.mean(0))})"
+        recall = 100 * np.array([result.recall[size] for result in group])
+        return (
+            f"{shown(recall.mean(1).tolist(), 0)} ({', '.join(f'{share:.0f}' for share in recall.mean(0))})"
+        )
 
-    names = list(results[0].found)
+    names = list(results[0].recall)
     rows = [
         [method, "yes" if trained else "no", *(cell(group, name) for name in names)]
         for (method, trained), group in by_method(results).items()
@@ -326,7 +333,7 @@ def write(results: Sequence[Result], block: int, folder: Path) -> str:
         writer.writerow(["method", "trained", "seed", "low", "high", "loss"])
         writer.writerows([r.method, r.trained, r.seed, *point] for r in results for point in r.curve)
     draw(results, block, folder / "loss.svg")
-    tables = [perplexities(results)] + ([hidden_numbers(results)] if results[0].found else [])
+    tables = [perplexities(results)] + ([hidden_numbers(results)] if results[0].recall else [])
     text = "\n\n".join(tables) + "\n"
     write_whole(folder / "tables.md", text)
     return text
@@ -344,18 +351,18 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=type(number), default=number)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--long", action=argparse.BooleanOptionalAction, default=True)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     show_messages()
-    run = Path(given.run)
-    folder = run / str(given.length)
+    run = Path(arguments.run)
+    folder = run / str(arguments.length)
     folder.mkdir(parents=True, exist_ok=True)
     if not (run / "valid.txt").is_file():
-        write_whole(run / "valid.txt", Path(given.valid).read_text(encoding="utf-8")[:CHARACTERS])
+        write_whole(run / "valid.txt", Path(arguments.valid).read_text(encoding="utf-8")[:CHARACTERS])
     results: list[Result] = []
     with flush_denormals():
-        for seed in given.seeds:  # write the tables of the seeds so far before the next one
-            results += one_seed(given, seed)
-            text = write(results, given.block, folder)
+        for seed in arguments.seeds:  # write the tables of the seeds so far before the next one
+            results += one_seed(arguments, seed)
+            text = write(results, arguments.block, folder)
     print(text, end="")
 
 

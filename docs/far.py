@@ -178,29 +178,29 @@ STUDIES = (
 
 def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
     """Return the scores of all seeds by encoding and bin of length; the last bin ends at the longest test."""
-    found: dict[str, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
+    by_model: dict[str, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     with (SCORES / f"{study.name}.csv").open(encoding="utf-8") as file:
         for line in csv.DictReader(file):
             wanted = line["test"] == study.test and line["metric"] == study.metric
             if wanted and line["low"] and line["score"]:
                 ends = int(line["low"]), int(line["high"] or study.longest + 1)
-                found[line["model"]][ends].append(float(line["score"]))
-    return found
+                by_model[line["model"]][ends].append(float(line["score"]))
+    return by_model
 
 
-def just_beyond(study: Study, found: dict[str, dict[tuple[int, int], list[float]]]) -> tuple[int, int]:
+def just_beyond(study: Study, by_model: dict[str, dict[tuple[int, int], list[float]]]) -> tuple[int, int]:
     """Return the first bin beyond the trained length."""
-    return min(ends for of in found.values() for ends in of if ends[0] >= study.trained)
+    return min(ends for of in by_model.values() for ends in of if ends[0] >= study.trained)
 
 
 def table(study: Study) -> str:
     """Return means and deviations over the seeds as Markdown, the best just beyond training first."""
-    found = scores(study)
-    bins = sorted({ends for of in found.values() for ends in of})
-    beyond = just_beyond(study, found)
+    by_model = scores(study)
+    bins = sorted({ends for of in by_model.values() for ends in of})
+    beyond = just_beyond(study, by_model)
     head = ["encoding", *(f"{low}–{high - 1}" for low, high in bins), "seeds"]
     lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for name, of in sorted(found.items(), key=lambda item: mean(item[1][beyond]), reverse=not study.lower):
+    for name, of in sorted(by_model.items(), key=lambda item: mean(item[1][beyond]), reverse=not study.lower):
         cells = [spread(of[ends], study.digits) for ends in bins]
         lines.append(f"| {words(name, study.name)} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
     return f"**{study.title}** ({study.label}; `{study.command}`)\n\n" + "\n".join(lines)
@@ -213,14 +213,15 @@ def summary(studies: tuple[Study, ...]) -> str:
         "|---|---|---|",
     ]
     for study in studies:
-        found = scores(study)
-        bins = sorted({ends for of in found.values() for ends in of if ends[0] >= study.trained})
+        by_model = scores(study)
+        bins = sorted({ends for of in by_model.values() for ends in of if ends[0] >= study.trained})
         cells = [f"{study.title} ({study.label})"]
         for low, high in (bins[0], bins[-1]):
-            means = {name: mean(of[low, high]) for name, of in found.items() if (low, high) in of}
+            means = {name: mean(of[low, high]) for name, of in by_model.items() if (low, high) in of}
             best = sorted(means, key=lambda name: means[name] * (1 if study.lower else -1))[:3]
             shown = [
-                f"{words(name, study.name)}: {spread(found[name][low, high], study.digits)}" for name in best
+                f"{words(name, study.name)}: {spread(by_model[name][low, high], study.digits)}"
+                for name in best
             ]
             equal = len({f"{means[name]:.{study.digits}f}" for name in best}) == 1
             cells.append(f"**{low}–{high - 1}** " + ("no difference" if equal else "; ".join(shown)))
@@ -270,11 +271,11 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
     for panel in panels.flat[len(studies) :]:
         panel.set_axis_off()
     for study, panel in zip(studies, panels.flat, strict=False):
-        found = scores(study)
-        beyond = just_beyond(study, found)
-        order = sorted(study.drawn, key=lambda name: mean(found[name][beyond]), reverse=not study.lower)
+        by_model = scores(study)
+        beyond = just_beyond(study, by_model)
+        order = sorted(study.drawn, key=lambda name: mean(by_model[name][beyond]), reverse=not study.lower)
         for name in order:
-            (colour, line, mark), points = looks(name), sorted(found[name].items())
+            (colour, line, mark), points = looks(name), sorted(by_model[name].items())
             x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
             y = [mean(values) for _, values in points]
             label = words(name, study.name).replace("`", "")

@@ -46,15 +46,15 @@ TITLES = {
 class StoredValue(Value):
     """A mean and a standard deviation over seeds, as they were published."""
 
-    given: tuple[float, float | None] = (0.0, None)
+    published: tuple[float, float | None] = (0.0, None)
 
     @property
     def mean(self) -> float:
-        return self.given[0]
+        return self.published[0]
 
     @property
     def spread(self) -> float | None:
-        return self.given[1]
+        return self.published[1]
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,11 @@ class StoredResults(Results):
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = defaultdict(list)
+        metrics: dict[str, list[str]] = defaultdict(list)
         for _, column in self.means:
-            if column.metric not in found[column.test]:
-                found[column.test].append(column.metric)
-        return found
+            if column.metric not in metrics[column.test]:
+                metrics[column.test].append(column.metric)
+        return metrics
 
     @property
     def comparisons(self) -> list[Comparison]:  # type: ignore[override]
@@ -141,10 +141,11 @@ def read(folder: Path) -> StoredResults:
     for line in _lines(folder / "costs.csv"):
         variant = variants[line["variant"]]
         trial = grid.Trial(variant, int(line["seed"]), None, Path(settings.folder))
-        own = [each for each in curves if each["variant"] == variant.name]
+        variant_curves = [each for each in curves if each["variant"] == variant.name]
         before = sum(outcome.trial.variant is variant for outcome in outcomes)
         measured = {
-            test: _measurement(own, test, stored, trial.name, first=not before) for test in _tests(settings)
+            test: _measurement(variant_curves, test, stored, trial.name, first=not before)
+            for test in _tests(settings)
         }
         outcomes.append(
             StoredOutcome(
@@ -152,14 +153,14 @@ def read(folder: Path) -> StoredResults:
                 "finished",
                 cost={name: int(line[name]) for name in COSTS},
                 result={"minutes": float(line["minutes"]), f"best_valid_{chooser}": None},
-                log=_log(own, before, len(variant.seeds)),
+                log=_log(variant_curves, before, len(variant.seeds)),
                 measured=measured,
                 scores=scores[trial.name],
                 examples=examples[trial.name],
             )
         )
     trials = [outcome.trial for outcome in outcomes]
-    made = grid.Grid(
+    study_grid = grid.Grid(
         Path(settings.folder), [*variants.values()], trials, {test: {} for test in _tests(settings)}
     )
     means = {}
@@ -172,12 +173,12 @@ def read(folder: Path) -> StoredResults:
             line["model"],
             line["reference"],
             _column(line),
-            Difference(float(line["difference"]), _known(line["p_examples"]), _known(line["p_seeds"])),
-            _known(line["p_corrected"]),
+            Difference(float(line["difference"]), _p_value(line["p_examples"]), _p_value(line["p_seeds"])),
+            _p_value(line["p_corrected"]),
         )
         for line in _lines(folder / "comparisons.csv")
     ]
-    return StoredResults(settings, made, outcomes, means, stored, compared)
+    return StoredResults(settings, study_grid, outcomes, means, stored, compared)
 
 
 def positions(folder: Path, results: StoredResults) -> Iterator[panels.Section]:
@@ -186,14 +187,14 @@ def positions(folder: Path, results: StoredResults) -> Iterator[panels.Section]:
     with np.load(folder / "positions.npz") as file:
         arrays = {name: torch.from_numpy(file[name].astype(np.float32)) for name in file}
     for kind, models in results.stored["positions"].items():
-        found = {}
+        plots = {}
         for name in (name for name in drawn if name in models):
             model, key = models[name], f"{kind}.{name}"
             plot = _lines_of if kind == "smoothness" else _map_of
             figure = plot(kind, arrays, key, model)
-            found[name] = Plot(figure, f"{name}: {TITLES[kind]}", model["caption"], {})
+            plots[name] = Plot(figure, f"{name}: {TITLES[kind]}", model["caption"], {})
         missing = results.stored["missing"].get(kind)
-        yield panels.section(kind, found, [missing] if missing else [])
+        yield panels.section(kind, plots, [missing] if missing else [])
 
 
 def _map_of(kind: str, arrays: Mapping[str, Tensor], key: str, model: Mapping[str, Any]) -> Any:
@@ -251,8 +252,8 @@ def _column(line: Mapping[str, str]) -> Column:
     return Column(line["test"], line["metric"], low, high)
 
 
-def _known(p: str) -> float | None:
-    return float(p) if p else None
+def _p_value(text: str) -> float | None:
+    return float(text) if text else None
 
 
 def _lines(path: Path) -> Iterator[dict[str, str]]:

@@ -34,8 +34,8 @@ class SnippetError(Exception):
 
 def pages() -> list[Path]:
     """Return the pages that have snippets: the README and those of the site."""
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in found if BLOCK.search(page.read_text(encoding="utf-8"))]
+    files = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in files if BLOCK.search(page.read_text(encoding="utf-8"))]
 
 
 def run(page: Path) -> str:

@@ -1,6 +1,6 @@
-"""Values against type annotations: the one check of settings, of options and of the command line.
+"""Conversion of values by type annotations, for settings, options of encodings and the command line.
 
-It needs the standard library alone. The messages are those of its callers: settings name types and keys, the
+It needs the standard library alone. Callers write their own messages: settings name types and keys, the
 catalogue describes valid values in words.
 """
 
@@ -24,8 +24,12 @@ class Mismatch(ValueError):
     """
 
     def __init__(self, annotation: Any, value: Any, path: str) -> None:
-        super().__init__(f"{path} is {value!r}, which is no {annotation}")
+        super().__init__(f"{path} is {value!r}, which is not of type {_name(annotation)}")
         self.annotation, self.value, self.path = annotation, value, path
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def members_of(annotation: Any) -> tuple[Any, ...]:
@@ -41,7 +45,7 @@ def members_of(annotation: Any) -> tuple[Any, ...]:
 def as_scalar(annotation: Any, value: Any) -> Any:
     """Return a value as a type without parts: a number, a text, a path, a literal or any other class.
 
-    A whole number counts as a float, and a text as a path; a boolean is no number.
+    A whole number counts as a float, and a text as a path; a boolean is not a number.
 
     Args:
         annotation: A class or a ``Literal``.
@@ -55,7 +59,7 @@ def as_scalar(annotation: Any, value: Any) -> Any:
         1.0
         >>> as_scalar(int, True)
         Traceback (most recent call last):
-        ValueError: True is no <class 'int'>
+        ValueError: True is not of type int
     """
     if get_origin(annotation) is Literal:
         if any(type(value) is type(literal) and value == literal for literal in get_args(annotation)):
@@ -69,7 +73,7 @@ def as_scalar(annotation: Any, value: Any) -> Any:
             return value
         if issubclass(annotation, PurePath) and isinstance(value, str):
             return annotation(value)
-    raise ValueError(f"{value!r} is no {annotation}")
+    raise ValueError(f"{value!r} is not of type {_name(annotation)}")
 
 
 def convert(
@@ -92,7 +96,7 @@ def convert(
         (1.0, 2.0)
         >>> convert(dict[str, list[int]], {"steps": [1, "b"]}, "milestones")
         Traceback (most recent call last):
-        floater.annotations.Mismatch: milestones.steps[1] is 'b', which is no <class 'int'>
+        floater.annotations.Mismatch: milestones.steps[1] is 'b', which is not of type int
     """
     members = members_of(annotation)
     kind, arguments = get_origin(annotation) or annotation, get_args(annotation)

@@ -3,7 +3,7 @@
 After `import floater`, `AutoModel.from_pretrained` reads a plugged model or one of the reference Transformer.
 Transformers has no extension point for this: it builds a model by the class in its configuration and leaves
 out the weights of a flow with a note. So the methods in `_WRAPPERS` are replaced by functions of
-`floater.pretrained.loading`, which say what each of them is for.
+`floater.pretrained.loading`, whose docstrings say what each is for.
 
 Importing Transformers' models takes seconds. So a finder waits until a program imports the modules concerned,
 and a wrapper imports the rest of this library when it is first called. That is the only reason for the

@@ -1,4 +1,4 @@
-"""Refreshing, baking and freezing: stored vectors never change an answer."""
+"""Baking and freezing: stored vectors never change an answer."""
 
 import copy
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from flow_cases import DIM, encoder, exact, positions
+from flow_cases import DIM, encoder, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,71 +26,12 @@ def test_any_sequence_of_requests_to_a_cache_gets_the_right_vectors(requests):
             torch.testing.assert_close(model(at).at(0, "v"), table[at], rtol=1e-4, atol=1e-5)
 
 
-def test_refresh_solves_on_every_third_call_and_reuses_between():
-    model, at = encoder(refresh_every=3), torch.arange(5)[None]
-    seen, requires = [], []
-    for _ in range(7):
-        vectors = model(at).at(0, "q")
-        requires.append(vectors.requires_grad)
-        seen.append(vectors.detach().clone())
-        with torch.no_grad():
-            model.field.outer.bias += 0.1
-    assert requires == [True, False, False, True, False, False, True]
-    assert torch.equal(seen[0], seen[1])
-    assert torch.equal(seen[0], seen[2])
-    assert torch.equal(seen[3], seen[5])
-    assert not torch.allclose(seen[2], seen[3])
-
-
-def test_a_pass_without_gradients_does_not_use_up_a_solve():
-    model, at = encoder(refresh_every=3), torch.arange(5)[None]
-    with torch.no_grad():
-        model(at)
-    assert [model(at).at(0, "q").requires_grad for _ in range(4)] == [True, False, False, True]
-
-
-def test_all_passes_of_a_step_solve_or_none_does():
-    """Gradients of a batch in two parts are those of the whole, at every step."""
-    model, at = encoder(refresh_every=2), torch.arange(5)[None]
-    model.begin_step()
-    model(at).at(0, "q").square().sum().backward()
-    whole, model.start.grad = model.start.grad, None
-    model.refresh()
-    requires = []
-    for _ in range(3):
-        model.begin_step()
-        parts = [model(at).at(0, "q")[:, part].square().sum() for part in (slice(2), slice(2, 5))]
-        requires.append([part.requires_grad for part in parts])
-        if parts[0].requires_grad:
-            sum(parts).backward()
-            torch.testing.assert_close(model.start.grad, whole)
-            model.start.grad = None
-    assert requires == [[True, True], [False, False], [True, True]]
-
-
 def test_a_fixed_step_is_a_fifth_of_the_time_between_tokens_unless_it_is_given():
     at = torch.arange(4)[None]
     paper, arguments = encoder(method="rk4", delta=0.5), encoder(method="rk4", delta=0.5, step=0.1)
     assert torch.equal(paper(at).at(0, "q"), arguments(at).at(0, "q"))
     coarse = encoder(method="euler", delta=0.5, step=0.5)
     assert not torch.allclose(paper(at).at(0, "q"), coarse(at).at(0, "q"), atol=1e-4)
-
-
-def test_refresh_extends_the_cache_without_gradient_and_keeps_its_beginning():
-    model = encoder(refresh_every=2)
-    first = model(torch.arange(4)[None]).at(0, "q").detach()
-    longer = model(torch.arange(9)[None]).at(0, "q")
-    assert not longer.requires_grad
-    assert torch.equal(longer[:, :4], first)
-    torch.testing.assert_close(longer, exact(model, 0, "q", torch.arange(9)[None]), rtol=1e-5, atol=1e-5)
-
-
-def test_refreshing_leaves_evaluation_alone():
-    model, at = encoder(refresh_every=100), torch.arange(3)[None]
-    model(at)
-    with torch.no_grad():
-        model.field.outer.bias += 1.0
-    torch.testing.assert_close(model.eval()(at).at(0, "q"), exact(model, 0, "q", at), rtol=1e-5, atol=1e-5)
 
 
 def test_a_baked_cache_keeps_its_beginning_and_extends_as_a_fresh_solve():
@@ -485,18 +426,3 @@ def test_a_table_merges_in_order_and_knows_when_it_is_a_range():
 def test_bake_needs_a_length():
     with pytest.raises(ValueError, match="length must be a whole number of at least 1 position, got 0"):
         encoder().bake(0)
-
-
-@pytest.mark.parametrize("refresh_every", [1, 3])
-def test_a_refreshed_encoder_goes_on_as_one_just_loaded(refresh_every):
-    used, loaded = (encoder(refresh_every=refresh_every) for _ in range(2))
-    at = torch.arange(200)[None]
-    used(at)  # leaves a plan for these weights, and vectors to reuse
-    for model in (used, loaded):
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter *= 1.1
-    expected = loaded(at).at(0, "q")
-    assert not torch.equal(used(at).at(0, "q"), expected)
-    used.refresh()
-    assert torch.equal(used(at).at(0, "q"), expected)

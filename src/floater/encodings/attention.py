@@ -141,7 +141,7 @@ class AttentionCall:
         q: (batch, heads, T, head_dim), as `project_qkv` returns them.
         k: (batch, heads, S, head_dim), cached ones first.
         v: (batch, heads, S, head_dim).
-        key_mask: bool mask of the keys that are no padding, broadcastable to (batch, heads, T, S).
+        key_mask: bool mask of the keys that are not padding, broadcastable to (batch, heads, T, S).
         causal: whether query t, counted from 0, may attend to the first S - T + 1 + t keys only.
         dropout: probability of dropping a weight.
         temperature: function from the logarithm of the number of keys that each query sees to the factor of

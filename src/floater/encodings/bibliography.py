@@ -146,7 +146,7 @@ def lookup(link: str, paper: str = "") -> Reference | None:
         paper: its authors and year, of which an entry is made if the catalogue does not have the link.
 
     Returns:
-        The reference; None without a link that is known and without authors.
+        The reference; None if the catalogue does not have the link and `paper` has no authors.
 
     Example:
         >>> lookup("https://arxiv.org/abs/2104.09864").title

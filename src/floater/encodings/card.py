@@ -35,7 +35,7 @@ class SurveyRow:
         parameters: number of parameters, in the survey's letters.
         learnable: whether it has parameters.
         recurring: whether it acts in every block.
-        unbound: whether it serves texts longer than those of training.
+        unbound: whether it supports texts longer than those of training.
         differs: reasons why a measured property differs from the survey's, by the name of its column.
     """
 

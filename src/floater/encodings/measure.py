@@ -35,12 +35,12 @@ class Measured:
         injection: kind of the hooks that it overrides: "APE" those of embeddings, "MAM" those of attention.
         learnable: whether it has parameters that learn.
         recurring: whether it acts in every block.
-        unbound: whether it serves four times max_length and distinguishes positions (relative models:
+        unbound: whether it supports four times max_length and distinguishes positions (relative models:
             distances) past max_length.
         beyond: what it does at four times max_length: "refused", an error; "alike", positions (relative
             models: distances) past max_length are not distinguished; "untrained", they are by parameters that
             texts of max_length do not reach, such as rows of a table; "continued", they are by a formula or
-            by parameters that such texts train. That says what is defined, not that it is any good there.
+            by parameters that such texts train. This says what is defined, not how good it is there.
         relative: whether attention is the same when every position shifts by the same amount.
         kernel: see `kernel`.
     """
@@ -198,8 +198,8 @@ def kernel(model: PositionModel) -> str:
     """Return the attention kernel that the hooks of a model allow.
 
     "SDPA" is PyTorch's `scaled_dot_product_attention`, "SDPA, bias" the same with an added mask or bias,
-    "flex" that FlexAttention can compute it, "own" attention in plain PyTorch, of which the model changes
-    more than the bias.
+    "flex" that FlexAttention can compute it, "own" attention in plain PyTorch, because the model changes more
+    than the bias.
 
     Example:
         >>> [kernel(catalogue()[name](_SPEC)) for name in ("rotary", "alibi", "deberta", "shaw")]

@@ -58,7 +58,7 @@ class PositionModel(nn.Module):
     `reads_content` means that its `bias` or `logits` reads queries or keys, as wide as a head;
     `reads_products` that its `logits` multiplies queries and keys as the dot products do, rotated;
     `reads_components` that its `qkv` is a function of single components of queries and keys, which no
-    rotation may have mixed; `planes` are those in which it rotates, None if they are no fixed ones: only
+    rotation may have mixed; `planes` are those in which it rotates, None if they are not fixed: only
     rotations in the same planes commute; `half_read` has the axes of tables, by the names of parameters,
     (n - 1) / 2 of whose n entries are those of later keys, which a causal stack never reads; `dtype` is the
     type of the model around it, which casts change.
@@ -104,7 +104,7 @@ class PositionModel(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Return the number of positions that the model has; None if it serves any length."""
+        """Return the number of positions that the model has; None if there is no maximum."""
         return self.spec.max_length if self.bounded else None
 
     @property

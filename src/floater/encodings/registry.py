@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from floater.annotations import Mismatch, as_scalar, convert, members_of
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.spec import Site, StackSpec
+from floater.errors import nearest
 
 _CATALOGUE: dict[str, type[PositionModel]] = {}
 _Model = TypeVar("_Model", bound=type[PositionModel])
@@ -87,7 +87,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def check_options(name: str, names: Iterable[str]) -> None:
-    """Refuse names that are no options of a position model.
+    """Refuse names that are not options of a position model.
 
     Raises:
         PositionError: if a name is unknown; it names the nearest one.
@@ -234,7 +234,4 @@ def build_for(name: str, spec: StackSpec, **arguments: Any) -> PositionModel:
 
 def _nearest(word: str, valid: Iterable[str]) -> str:
     names = list(valid)
-    near = difflib.get_close_matches(word, names, n=1)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    return f"; there are: {', '.join(names)}" if names else "; it has no options"
+    return f"; {nearest(word, names)}" if names else "; it has no options"

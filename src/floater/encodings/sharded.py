@@ -70,7 +70,7 @@ def split_heads(y: Tensor, spec: StackSpec) -> Tensor:
         (batch, T, heads, head_dim).
 
     Raises:
-        PositionError: if the width is that of no whole heads.
+        PositionError: if the width is not a multiple of a head's width.
 
     Example:
         >>> import torch
@@ -121,7 +121,7 @@ def gather_weights(*models: nn.Module) -> None:
         models: the position models, or modules with flows.
 
     Raises:
-        PositionError: if FSDP wraps a part that is no position model, as wrapping by size does.
+        PositionError: if FSDP wraps a part that is not a position model, as wrapping by size does.
 
     Warns:
         UserWarning: if mixed precision has rounded the frequencies of a model.

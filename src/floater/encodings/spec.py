@@ -1,4 +1,4 @@
-"""The stack of blocks that a position model serves."""
+"""The stack of blocks that a position model is built for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Site = Literal["self", "decoder", "cross"]
 
 @dataclass(frozen=True)
 class StackSpec:
-    """The stack of blocks that a position model serves.
+    """The stack of blocks that a position model is built for.
 
     Args:
         dim: width of the model, d.

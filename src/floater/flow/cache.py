@@ -49,7 +49,7 @@ class VectorTable:
         object.__setattr__(self, "is_range", bool((self.positions == count).all()))
 
     def find(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index of each position, and whether the table has it; other indices mean nothing."""
+        """Return the index of each position and whether the table has it; else the index means nothing."""
         index = torch.searchsorted(self.positions, wanted).clamp(max=len(self.positions) - 1)
         return index, self.positions[index] == wanted
 

@@ -1,4 +1,4 @@
-"""Check of arguments with a few valid values."""
+"""Checks of arguments: one of a few valid values, and a number of positions."""
 
 from __future__ import annotations
 
@@ -27,3 +27,18 @@ def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:
         alike = get_close_matches(str(value), names)
         ordered = [*alike, *(name for name in names if name not in alike)]
         raise ValueError(f"unknown {argument} {value!r}; valid: {', '.join(map(repr, ordered))}")
+
+
+def check_length(length: object) -> None:
+    """Check a number of positions.
+
+    Raises:
+        ValueError: if it is not a whole number of at least 1.
+
+    Example:
+        >>> check_length(0)
+        Traceback (most recent call last):
+        ValueError: length must be a whole number of at least 1 position, got 0
+    """
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")

@@ -1,7 +1,7 @@
 """Solves as operators that `torch.compile` puts into its graph whole, without tracing into them.
 
-A solver looks at errors to decide its next step, which no traced program can do, and traced as far as
-possible it takes minutes to compile. The operator finds the encoder by a number and gets its parameters as
+A solver reads errors to decide its next step, which no traced program can do; traced as far as possible it
+takes minutes to compile. The operator finds the encoder by a number and gets its parameters as
 arguments, so that gradients flow. It keeps nothing for the backward pass, whose operator solves again, as
 gradient checkpointing does, on the mesh that the forward pass left in the encoder's `SolverState`.
 """

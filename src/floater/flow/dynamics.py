@@ -21,7 +21,7 @@ class Dynamics:
     """A field whose arithmetic has a precision of its own.
 
     The precision is the widest of float32, the start's and the parameters': models in half precision are
-    solved in float32, for a solver's differences of nearby values need the digits.
+    solved in float32, as a solver subtracts nearby values, which takes digits.
 
     Args:
         field: A module with `forward(t, p)`.
@@ -77,6 +77,22 @@ class Dynamics:
         return velocity
 
 
+def check_module(field: object) -> None:
+    """Check that a field is a module.
+
+    Raises:
+        TypeError: if it is not.
+
+    Example:
+        >>> check_module(lambda t, p: -p)
+        Traceback (most recent call last):
+        TypeError: the field must be a torch.nn.Module with forward(t, p), got function
+    """
+    if not isinstance(field, nn.Module):
+        name = type(field).__name__
+        raise TypeError(f"the field must be a torch.nn.Module with forward(t, p), got {name}")
+
+
 def check_problem(field: nn.Module, start: Tensor) -> None:
     """Check that a field is a module, and that it can be solved from a start.
 
@@ -87,13 +103,11 @@ def check_problem(field: nn.Module, start: Tensor) -> None:
         FlowTransformError: under `torch.vmap` or a transform of `torch.func`.
 
     Example:
-        >>> check_problem(lambda t, p: -p, torch.ones(1, 2))
+        >>> check_problem(nn.Identity(), torch.ones(2))
         Traceback (most recent call last):
-        TypeError: the field must be a torch.nn.Module with forward(t, p), got function
+        ValueError: start must be a real tensor (rows, dim) and not empty, got torch.float32 of shape (2,)
     """
-    if not isinstance(field, nn.Module):
-        name = type(field).__name__
-        raise TypeError(f"the field must be a torch.nn.Module with forward(t, p), got {name}")
+    check_module(field)
     if torch._C._are_functorch_transforms_active():
         raise FlowTransformError
     if not isinstance(start, Tensor):

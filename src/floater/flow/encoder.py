@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.cache import VectorCache, VectorTable
+from floater.flow.choices import check_length
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.compiled import number, opaque
+from floater.flow.dynamics import check_module
 from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
@@ -117,9 +119,7 @@ class FlowEncoder(nn.Module):
             "step": step,
             "gradient": gradient,
         }
-        if not isinstance(field, nn.Module):
-            name = type(field).__name__
-            raise TypeError(f"the field must be a torch.nn.Module with forward(t, p), got {name}")
+        check_module(field)
         check_options(field, **self.solver)
         self._keys = {(b, n): i for i, (b, n) in enumerate((b, n) for b in self.blocks for n in self.names)}
         self._time_scale = time_scale
@@ -285,8 +285,7 @@ class FlowEncoder(nn.Module):
         Raises:
             ValueError: if length is less than 1.
         """
-        if not isinstance(length, int) or length < 1:
-            raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
+        check_length(length)
         self.unbake()
         self._baked = True
         with self._validated():
@@ -488,7 +487,7 @@ class FlowEncoder(nn.Module):
 def _check_norms(vectors: Tensor, times: Tensor, largest: float) -> None:
     """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them.
 
-    Norms up to a bound `largest` that is small enough are not looked at, which would wait for their device.
+    Norms up to a bound `largest` that is small enough are not read, as this would wait for their device.
     """
     if largest**2 < torch.finfo(vectors.dtype).max:
         return

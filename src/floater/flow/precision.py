@@ -68,7 +68,7 @@ def _leave() -> None:
 
 
 def _restore(matmul: Any, precision: str) -> None:
-    """Let a backend's products inherit their precision if that gives the one named, and set it otherwise."""
+    """Let a backend inherit its precision if that is the requested one; set it explicitly otherwise."""
     matmul.fp32_precision = "none"
     if matmul.fp32_precision != precision:
         matmul.fp32_precision = precision

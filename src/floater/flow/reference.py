@@ -17,10 +17,10 @@ def reference_solve(field: nn.Module, start: Tensor, times: Tensor) -> Tensor:
     Args:
         field: A field; a float64 copy of it is solved.
         start: The state at time 0: (rows, dim).
-        times: Wanted times (length,), strictly increasing, not negative.
+        times: Requested times (length,), strictly increasing, not negative.
 
     Returns:
-        p at the wanted times (length, rows, dim), float64, without gradient.
+        p at the requested times (length, rows, dim), float64, without gradient.
 
     Example:
         >>> from floater.flow import ZeroField

@@ -28,7 +28,7 @@ MAX_EVALUATIONS = 16 * MAX_STEPS
 
 # Growth of p, relative to the start and one, beyond which float64 has no digit of the start left.
 _LARGE = 2.0**53
-# Successive steps that are too short for `MAX_STEPS`, after which no more are taken.
+# Number of successive steps too short for `MAX_STEPS` after which the solve ends.
 _SHORT = 1000
 
 
@@ -187,7 +187,7 @@ def subdivide(times: Tensor, step: float) -> Tensor:
 
 
 def _adaptive_steps(solver: Any, times: Tensor) -> Iterator[Tensor]:
-    """Advance an adaptive solver; yield p at the wanted times that each step passes over.
+    """Advance an adaptive solver; yield p at the requested times that each step passes.
 
     torchdiffeq writes outputs into one tensor, one at a time, which makes the backward pass
     quadratic in the number of times. Here each accepted step gives all its outputs by one product
@@ -290,7 +290,7 @@ def check_steps(
 
 
 def _fixed_steps(solver: Any, times: Tensor) -> Iterator[Tensor]:
-    """Advance a fixed-step solver over its grid; yield p at the wanted times."""
+    """Advance a fixed-step solver over its grid; yield p at the requested times."""
     grid = solver.grid_constructor(solver.func, solver.y0, times)
     wanted = set(torch.searchsorted(grid.detach(), times.detach()).tolist())
     p = solver.y0

@@ -15,7 +15,7 @@ class SharedSolve:
     """Vectors that the passes of a step share, as a solve does not depend on their batches.
 
     The backward passes before the last one end at the vectors, whose gradients add up there. That of the last
-    pass takes the sum through the solve to the parameters, so that they get the gradient of as many solves.
+    pass takes the sum through the solve to the parameters, which get the gradient of one solve per pass.
 
     Args:
         length: Solve for positions 0, ..., length - 1, if the first pass does not need more.
@@ -44,7 +44,7 @@ class SharedSolve:
             raise RuntimeError("the last pass of a step did not call the flow, whose gradient is lost")
 
     def vectors(self, wanted: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return vectors (U, rows, dim) at increasing positions, of the shared solve where it has them.
+        """Return vectors (U, rows, dim) at increasing positions, from the shared solve if it covers them.
 
         Args:
             wanted: Positions (U,).

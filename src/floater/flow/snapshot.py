@@ -30,8 +30,8 @@ class Snapshot(Derived):
     """The state of values at one time, to compare with their state later.
 
     Tensors are compared with copies, bit by bit and wherever they are: parameters, buffers, and tensors in
-    attributes. So no way to write to them is missed, among them `.data`, fused optimizers, exchanged tensors
-    and permutations. Modules, containers and objects are compared by what they contain, which for modules
+    attributes. So every write to them is noticed: through `.data`, by fused optimizers, by an exchange or a
+    permutation. Modules, containers and objects are compared by what they contain, which for modules
     includes their mode (train or eval); functions, methods, classes, hooks and loggers by identity.
 
     These changes are not noticed: of global variables and files, of the variables that a function captured,

@@ -41,7 +41,7 @@ def solve(
     gradient: str = "discrete",
     state: SolverState | None = None,
 ) -> Tensor:
-    """Solve dp/dt = h(t, p) from a start and return p at the wanted times.
+    """Solve dp/dt = h(t, p) from a start and return p at the requested times.
 
     Source: equations 8 and 15 of the FLOATER paper; the adjoint gradient is equations 16 and 17 (Chen et al.,
     "Neural Ordinary Differential Equations", 2018). "collocation" is `floater.flow.solve_dense`, the other
@@ -54,7 +54,7 @@ def solve(
     Args:
         field: Any module with `forward(t, p)`: scalar t, p (rows, dim), returns (rows, dim).
         start: The state at time `begin`: (rows, dim). All rows share the field and are one batch.
-        times: Wanted times (length,), strictly increasing, none before `begin`. They are checked on the
+        times: Requested times (length,), strictly increasing, none before `begin`. They are checked on the
             CPU; on it already, they need no synchronisation with a GPU.
         begin: The time at which `start` holds.
         method: A name from `METHODS`. "auto" is "collocation" for a field whose `smooth` is true, or whose
@@ -65,14 +65,14 @@ def solve(
         atol: Absolute tolerance of adaptive methods. A step's error is the root mean square over
             dim of the worst row (in "collocation" the norm), so that no row is diluted by the others.
         step: Longest step of a fixed-step method; 0.02 (the paper's, appendix B.1) if not given. The
-            grid always contains the wanted times. Its error is not estimated.
+            grid always contains the requested times. Its error is not estimated.
         gradient: "discrete" differentiates the solver's steps. "adjoint", which "collocation" does not have,
             needs less memory and more time: it solves backwards in time.
         state: State of earlier solves of this field by "collocation", whose mesh is reused. None selects a
             mesh first, and the result depends on nothing but the other arguments.
 
     Returns:
-        p at the wanted times (length, rows, dim): float64 for a float64 start, else float32.
+        p at the requested times (length, rows, dim): float64 for a float64 start, else float32.
 
     Raises:
         TypeError: if the field is not a module, or start or times are not tensors.

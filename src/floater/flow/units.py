@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from floater.flow.vector_fields import ACTIVATIONS, MLPField, ScaledField, SumField
 
-# A unit is resolved if its argument moves by no more than this between nodes: then the Legendre coefficients
-# of its activation show by their decay what they miss. Farther, two units that switch one after the other
-# between the same nodes make a pulse that no node sees.
+# A unit is resolved if its argument moves by no more than this between nodes: then the decay of the
+# Legendre coefficients of its activation shows what they miss. If it moves farther, two units that switch one
+# after the other between the same nodes make a pulse that no node sees.
 RESOLVED = 2.0
 # Beyond this argument every activation is constant or linear, and far moves are resolved.
 STRAIGHT = 8.0
@@ -22,12 +22,12 @@ STRAIGHT = 8.0
 # geometric are too low. Fields with kinks are solved to this part of the tolerance, which makes up
 # for it where one is alone; of several that cancel, nodes show nothing.
 KINKED = 0.1
-# How far the slope of an activation jumps at zero: 1, and scale (alpha - 1) of selu.
+# Jump of an activation's slope at zero; that of selu is scale (alpha - 1).
 _SLOPE_JUMPS: dict[Callable[..., Tensor], float] = {
     F.relu: 1.0,
     F.selu: 1.0507009873554805 * 0.6732632423543772,
 }
-# Arguments compared at a time.
+# Number of arguments compared at a time.
 _PART = 1024
 
 

@@ -24,8 +24,8 @@ _KINKED = {"relu", "selu"}
 class FieldLinear(nn.Module):
     """A linear layer of a field, initialised as `nn.Linear`.
 
-    It is no `nn.Linear`, so that tools which replace those of a model or their weights, as quantizers do,
-    leave it alone: solvers read its weights.
+    It does not subclass `nn.Linear`: tools that replace the linear layers of a model or their weights, such
+    as quantizers, leave it alone, and solvers can read its weights.
 
     Args:
         in_features: Size of the inputs.
@@ -43,7 +43,7 @@ class FieldLinear(nn.Module):
         self.weight, self.bias = plain.weight, plain.bias
 
     def reset_parameters(self) -> None:
-        """Draw the weights as `nn.Linear` does."""
+        """Initialise the weights as `nn.Linear` does."""
         nn.Linear.reset_parameters(self)  # type: ignore[arg-type]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class BoundedField(MLPField):
         >>> field(torch.tensor(0.5), torch.zeros(3, 8)).shape
         torch.Size([3, 8])
         >>> far = 10 * field.radius * torch.nn.functional.normalize(torch.ones(1, 8))
-        >>> bool((field(torch.tensor(0.5), far) * far).sum() < 0)  # back to where it came from
+        >>> bool((field(torch.tensor(0.5), far) * far).sum() < 0)  # towards zero
         True
     """
 

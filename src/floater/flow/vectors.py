@@ -59,7 +59,7 @@ class FlowVectors:
         return replace(self, rows=rows)
 
     def picked(self, positions: Tensor) -> FlowVectors:
-        """Return the vectors at positions (N, T), whole numbers, where these are of 0, 1, 2 and so on.
+        """Return the vectors at positions (N, T), whole numbers; these vectors are at 0, 1, 2 and so on.
 
         Example:
             >>> rows, keys = [torch.tensor([[5.0], [6.0]])], {(0, "q"): 0}

@@ -99,7 +99,7 @@ class PositionFields:
         changed = object.__new__(type(self))
         for name in self.__match_args__:
             object.__setattr__(changed, name, changes.get(name, getattr(self, name)))
-        changed._check(lengths="target_length" in changes)  # a look at old ones would wait for their device
+        changed._check(lengths="target_length" in changes)  # reading old ones would wait for their device
         moves = changes.keys() & {"query", "key"}
         return changed._with_range(None if moves else self.below, None if moves else self.starts)
 

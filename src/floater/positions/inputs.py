@@ -52,7 +52,7 @@ def build_positions(
         Positions of T queries and `cached` + T keys, with the padding and the documents of a mask and ids.
 
     Raises:
-        ValueError: if a shape does not fit, ids are no whole numbers or those of tokens less than `first`,
+        ValueError: if a shape does not fit, ids are not whole numbers or those of tokens less than `first`,
             `pairs` is not causal, or new tokens do not continue the positions of cached ones.
 
     Example:

@@ -50,11 +50,11 @@ class Positions(PositionFields):
     Attributes:
         below: bound of the positions, which are then whole numbers from 0 to `below` - 1; None where it takes
             a look at them to know, which compiled code cannot take. `but` keeps it.
-        starts: first query and first key, where both are known without a look at them to be consecutive
+        starts: first query and first key, where both are known without reading them to be consecutive
             integers, the same in all samples; else None. It is forgotten where `below` is, and by a pytree.
 
     Raises:
-        ValueError: if the shapes do not fit together, or ids are no integers.
+        ValueError: if the shapes do not fit together, or ids are not integers.
 
     Example:
         >>> positions = Positions.arange(3)
@@ -166,7 +166,7 @@ class Positions(PositionFields):
             Positions as of `from_documents`, on the device of the lengths.
 
         Raises:
-            ValueError: if the lengths are no integers (documents + 1,), or do not rise from 0.
+            ValueError: if the lengths are not integers (documents + 1,), or do not rise from 0.
 
         Example:
             >>> positions = Positions.from_cu_seqlens(torch.tensor([0, 2, 5], dtype=torch.int32))

@@ -11,6 +11,7 @@ from torch import Tensor
 from floater.positions import Positions, build_positions
 from floater.positions.tracing import refuse_counting
 from floater.pretrained.families import PlugError
+from floater.transformer.base import cached_length
 
 
 def token_positions(
@@ -107,11 +108,6 @@ def source_positions(arguments: Mapping[str, Any], shape: Sequence[int]) -> Posi
     if mask is not None:
         return _from_mask(mask, shape, 0, "encoder_attention_mask")
     return _built(shape, device=_device(arguments))
-
-
-def cached_length(cache: Any) -> int:
-    """Return the number of tokens in a cache of Transformers; 0 without one."""
-    return 0 if cache is None else int(cache.get_seq_length())
 
 
 def _built(*args: Any, **kwargs: Any) -> Positions:

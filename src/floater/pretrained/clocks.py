@@ -94,7 +94,7 @@ class Turn:
         return args, kwargs
 
     def _continued(self, cache: Cache, sums: Tensor, layer: int) -> Tensor:
-        """Return sums (batch, 1, T, 1) that go on from those of the cached tokens, and store them."""
+        """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them."""
         if not isinstance(cache, DynamicCache) or cache.offloading:
             raise PlugError(
                 f"the sums of a clock are kept in a DynamicCache that is not offloaded; this is a "
@@ -156,7 +156,7 @@ def add_clocks(
         The clocks, and the handles of the hooks.
 
     Raises:
-        PlugError: if the model is no rotary one of a known family.
+        PlugError: if it is not a rotary model of a supported family.
     """
     body: Any = model.get_submodule(specs[0].path)
     rotary: Any = getattr(body, "rotary_emb", None)

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.floater import learned_field
-from floater.encodings.checks import is_number, one_of
+from floater.encodings.checks import is_count, is_number, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import check_options, options
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.sharded import gather_weights
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
+from floater.flow.choices import check_length
 from floater.flow.solve import check_options as solve_options
 from floater.flow.vectors import as_slice
 from floater.positions.tracing import require
@@ -102,16 +103,6 @@ def complete_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise PositionError(str(error)) from error
     return values
-
-
-def is_count(value: object) -> bool:
-    """Return whether an object is a whole number of at least 1.
-
-    Example:
-        >>> is_count(2), is_count(True), is_count(2.0), is_count(0)
-        (True, False, False, False)
-    """
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 class Flows(nn.Module):
@@ -239,8 +230,7 @@ class Flows(nn.Module):
             ValueError: if length is less than 1.
             FlowError: if a solve fails.
         """
-        if not is_count(length):
-            raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
+        check_length(length)
         tables, shapes = nn.ModuleDict(), self.baked_shapes(length)
         for site, encoders in self.encoders.items():
             table = tables[site] = nn.Module()
@@ -260,7 +250,7 @@ class Flows(nn.Module):
 def refresh(flows: nn.Module, *_: Any) -> None:
     """Reset the solvers of flows when they are saved.
 
-    A training that continues after a save then solves with new plans, like one that resumes from the save.
+    Training that continues after a save then solves with new plans, as training that resumes from it does.
 
     Args:
         flows: a module that contains `FlowEncoder`s.

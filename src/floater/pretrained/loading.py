@@ -100,7 +100,7 @@ def build_model(original: Callable[..., Any], kind: Any, config: Any, **kwargs: 
 
 
 def initialize(original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a model that its class builds from a configuration with a flow refuse to run without the flow."""
+    """Let a model that is built from a configuration with a flow refuse to run without the flow."""
     original(model, *args, **kwargs)
     settings = getattr(model.config, KEY, None)
     extended = isinstance(settings, Mapping) and settings.get("method") not in [*PLAIN]

@@ -14,12 +14,12 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from floater.encodings.checks import chosen_blocks, one_of
+from floater.encodings.checks import chosen_blocks, is_count, one_of
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.clocks import Clocks, active, add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import BodySpec, Projection, find_bodies
-from floater.pretrained.flows import Flows, Trajectory, complete_options, is_count
+from floater.pretrained.flows import Flows, Trajectory, complete_options
 from floater.pretrained.forward import Forward, observe, observers, unobserve
 from floater.pretrained.product import put_into, take_out
 from floater.transformer.base import FloaterPreTrainedModel
@@ -334,7 +334,7 @@ def plugged(model: nn.Module) -> PlugState | None:
     """Return the record of `plug` for a model; None if it is not plugged.
 
     Raises:
-        PlugError: if it is no module, but for example the name of a checkpoint.
+        PlugError: if it is not a module, but for example the name of a checkpoint.
     """
     if not isinstance(model, nn.Module):
         raise PlugError(f"the model is a {type(model).__name__}; it must be a model of transformers")

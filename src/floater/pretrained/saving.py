@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from floater.encodings.checks import is_count
 from floater.encodings.errors import PositionError
 from floater.errors import first_line
 from floater.guard import original
@@ -22,7 +23,7 @@ from floater.pretrained.clocks import Clocks
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_object, read_tensors
-from floater.pretrained.flows import Flows, is_count
+from floater.pretrained.flows import Flows
 from floater.pretrained.plug import bake, inner, plug, plug_state, plugged, trained_part, unplug
 from floater.transformer.alignment import align
 

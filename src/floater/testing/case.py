@@ -29,7 +29,7 @@ class Case:
         options: its options.
         blocks: "transformer" are those of the reference Transformer, "torch" those of
             `floater.testing.stack`, which need no other package.
-        random_weights: whether all parameters of the encoding are drawn from a normal distribution. By
+        random_weights: whether all parameters of the encoding are sampled from a normal distribution. By
             default they are the initial ones, but for those that start at zero.
         order_alone: whether the encoding reads the order of tokens alone, not the values of positions.
 

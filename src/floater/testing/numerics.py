@@ -26,7 +26,7 @@ def single_precision(case: Case) -> None:
 
 @torch.no_grad()
 def kernels(case: Case) -> None:
-    """The fused kernel computes what plain PyTorch does, at real positions if the encoding serves them."""
+    """The fused kernel computes what plain PyTorch does, at real positions if the encoding supports them."""
     case.require_transformer()
     from floater.testing.reference import use_kernel
 

@@ -96,7 +96,7 @@ class Attention(nn.Module):
             x: (batch, T, dim).
             shared: position model, its state, and the keys that may be seen.
             cache: keys and values of earlier steps.
-            layer: index of the block where one serves as several; None means its own.
+            layer: index of the block where one block is applied several times; None means its own.
             earlier: input of the block in earlier segments; these tokens are keys and values, too.
 
         Returns:
@@ -148,7 +148,7 @@ class Attention(nn.Module):
         )
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
-        """Compute a call by the kernel that serves it, and project its outputs; returns as `forward`."""
+        """Compute a call by the kernel that supports it, and project its outputs; returns as `forward`."""
         kernel: Kernel
         if self.config.attention_temperature == "learned" and call.q.shape[1] != self.heads:
             raise PositionError(
@@ -217,7 +217,7 @@ class CrossAttention(Attention):
             source: the encoder's output and its positions.
             shared: the decoder's position model, and its state at the target positions.
             cache: an `EncoderDecoderCache`.
-            layer: index of the block where one serves as several; None means its own.
+            layer: index of the block where one block is applied several times; None means its own.
 
         Returns:
             As `Attention.forward`.

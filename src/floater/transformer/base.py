@@ -16,6 +16,7 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
+from floater.flow.choices import check_length
 from floater.flow.vector_fields import FieldLinear
 from floater.positions import Positions, build_positions, merge_positions
 from floater.positions.tracing import refuse_counting
@@ -25,7 +26,7 @@ from floater.transformer.config import FloaterConfig
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
 
-# arguments that Hugging Face's Trainer and generate pass, and that change no result here
+# arguments of Hugging Face's Trainer and generate that change no result here
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
 
 
@@ -33,7 +34,7 @@ def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
     """Refuse arguments of a forward pass that would be ignored silently.
 
     Raises:
-        TypeError: if an argument is neither None nor False nor known to change nothing.
+        TypeError: if an argument is set and is not one that changes no result.
 
     Example:
         >>> refuse(nn.Identity(), {"position_ids": torch.arange(3)})
@@ -78,11 +79,11 @@ def bidirectional(config: FloaterConfig) -> FloaterConfig:
     return config
 
 
-def cached(cache: Cache | None) -> int:
-    """Return the number of tokens that a cache holds.
+def cached_length(cache: Cache | None) -> int:
+    """Return the number of tokens in a cache of Transformers; 0 without one.
 
     Example:
-        >>> cached(None)
+        >>> cached_length(None)
         0
     """
     return 0 if cache is None else int(cache.get_seq_length())
@@ -275,8 +276,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
         """
         if self.config.baked is not None:
             raise PositionError(f"this model is baked already, for {self.config.baked} positions")
-        if not isinstance(length, int) or length < 1:
-            raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")
+        check_length(length)
         if not any(isinstance(module, FlowEncoder) for module in self.modules()):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
         for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
@@ -338,7 +338,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
         return hidden * float(hidden.shape[-1] ** -0.5)
 
     def uses_cache(self, asked: bool | None, labels: Tensor | None) -> bool:
-        """Return whether to keep keys and values: as requested, else as configured, never in training."""
+        """Return whether to keep keys and values; by default as configured, but never in training."""
         if asked is None:
             return bool(self.config.use_cache) and labels is None and not self.training
         return asked

@@ -68,7 +68,31 @@ def pooler(config: FloaterConfig) -> nn.Module:
     return nn.Sequential(nn.Linear(config.hidden_size, config.hidden_size), nn.Tanh())
 
 
-class FloaterForSequenceClassification(FloaterHead):
+class _FirstTokenClassifier(FloaterHead):
+    """An encoder and a classifier on its first token, after a `pooler`.
+
+    Args:
+        config: the model's configuration.
+        loss_type: see `FloaterHead`.
+        labels: number of outputs of the classifier.
+    """
+
+    accepts_loss_kwargs = False  # the loss is a mean over this batch, whatever the Trainer accumulates
+
+    def __init__(self, config: FloaterConfig, loss_type: str, labels: int) -> None:
+        super().__init__(bidirectional(config), loss_type)
+        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(config.hidden_size, labels)
+        self.post_init()
+
+    def classify(self, hidden: Tensor, mask: Tensor | None, positions: Positions | None) -> Tensor:
+        """Return logits (batch, labels) of hidden states (batch, T, dim)."""
+        first = first_tokens(hidden, mask, positions)
+        logits: Tensor = self.classifier(self.dropout(self.pooler(first)))
+        return logits
+
+
+class FloaterForSequenceClassification(_FirstTokenClassifier):
     """An encoder and a classifier on its first token, after a `pooler` with the recipes of BERT and RoBERTa.
 
     Args:
@@ -84,13 +108,8 @@ class FloaterForSequenceClassification(FloaterHead):
         torch.Size([1, 3])
     """
 
-    accepts_loss_kwargs = False  # the loss is a mean over this batch, whatever the Trainer accumulates
-
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config), "ForSequenceClassification")
-        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
-        self.post_init()
+        super().__init__(config, "ForSequenceClassification", int(config.num_labels or 0))
 
     @can_return_tuple
     def forward(
@@ -109,8 +128,7 @@ class FloaterForSequenceClassification(FloaterHead):
         outputs = self.model(
             input_ids, attention_mask, inputs_embeds, positions=positions, return_dict=True, **kwargs
         )
-        first = first_tokens(outputs.last_hidden_state, attention_mask, positions)
-        logits = self.classifier(self.dropout(self.pooler(first)))
+        logits = self.classify(outputs.last_hidden_state, attention_mask, positions)
         loss = self.loss_of(labels, None, pooled_logits=logits, config=self.config)
         return SequenceClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -219,7 +237,7 @@ class FloaterForQuestionAnswering(FloaterHead):
         )
 
 
-class FloaterForMultipleChoice(FloaterHead):
+class FloaterForMultipleChoice(_FirstTokenClassifier):
     """An encoder that scores each choice by its first token.
 
     Args:
@@ -235,13 +253,8 @@ class FloaterForMultipleChoice(FloaterHead):
         torch.Size([1, 2])
     """
 
-    accepts_loss_kwargs = False
-
     def __init__(self, config: FloaterConfig) -> None:
-        super().__init__(bidirectional(config), "ForMultipleChoice")
-        self.pooler, self.dropout = pooler(config), nn.Dropout(config.dropout)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        super().__init__(config, "ForMultipleChoice", 1)
 
     @can_return_tuple
     def forward(
@@ -263,8 +276,7 @@ class FloaterForMultipleChoice(FloaterHead):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         rows = [None if x is None else x.flatten(0, 1) for x in (input_ids, attention_mask, inputs_embeds)]
         outputs = self.model(*rows, positions=positions, return_dict=True, **kwargs)
-        first = first_tokens(outputs.last_hidden_state, rows[1], positions)
-        logits = self.classifier(self.dropout(self.pooler(first))).view(inputs.shape[:2])
+        logits = self.classify(outputs.last_hidden_state, rows[1], positions).view(inputs.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions

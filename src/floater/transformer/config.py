@@ -229,7 +229,7 @@ class FloaterConfig(PreTrainedConfig):
         return self.decoder_position, dict(self.decoder_position_options or {})
 
     def position_name(self, site: Site) -> str:
-        """Return the name of the encoding at a site for messages, or those that it is composed of."""
+        """Return the name of the encoding at a site, or of the parts that compose it, for messages."""
         name, chosen = self.position_at(site)
         if name == "clock":
             return f"{named(chosen.get('model', 'rotary'))[0]} + clock"
@@ -323,7 +323,7 @@ class FloaterConfig(PreTrainedConfig):
 
 
 def _nearest(name: str) -> str | None:
-    """Return the field whose name is similar to a given one, or a synonym of it; None if there is none."""
+    """Return the field with a similar name, or the one that a synonym means; None if there is none."""
     if name in ("max_length", "max_position_embeddings"):
         return "training_length"
     names = [field.name for field in fields(FloaterConfig)]

@@ -16,7 +16,7 @@ DEVICES = ("cuda",)
 
 _DTYPES = torch.float32, torch.bfloat16, torch.float16
 _LEAST = 16
-"""The least width of heads that the kernel multiplies."""
+"""Minimum width of heads in the kernel."""
 
 
 def flex_applies(q: Tensor, v: Tensor) -> bool:

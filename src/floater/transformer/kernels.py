@@ -1,8 +1,8 @@
 """The kernels of attention: ways to compute an `AttentionCall`, chosen once per call.
 
-A kernel says by `supports` whether it computes a call, in time or memory that nothing after it in the list
-has, and does so by `attend`. `KERNELS` lists them by the implementation that Hugging Face's
-`attn_implementation` names; the last of each list supports every call.
+`Kernel.supports` returns whether a kernel computes a call, and `Kernel.attend` computes it. `KERNELS` lists
+the kernels of each `attn_implementation` of Hugging Face, the cheapest first; the last one of a list supports
+every call.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kernel(Protocol):
 
 
 class Plain:
-    """The formula itself, with a matrix of weights: for every hook, and for whoever wants the weights."""
+    """The formula itself, with a matrix of weights: for every hook, and for callers that want the weights."""
 
     def supports(self, call: AttentionCall) -> bool:
         """Return True: every call is one of the formula."""
@@ -64,7 +64,7 @@ class Sdpa:
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:
         """Compute the outputs; the gradient of a bias is computed in pieces on a CPU."""
         mask, (q, k), bias = call.mask, call.rotated(), call.bias()
-        # The kernel's own causal path needs no mask; it counts slots from the first, so it serves no cache.
+        # The kernel's own causal path needs no mask; it counts slots from the first, so not with a cache.
         causal = call.causal and mask is None and bias is None and call.queries == call.keys
         visible, empty = mask if causal else call.visible(), None
         if visible is not None and torch.compiler.is_exporting():  # there, a softmax over no key may be NaN
@@ -131,7 +131,7 @@ class Flex:
 class Linear:
     """Attention in time that grows with T: the kernel of the configurations "linear" and "performer".
 
-    The models that it does not serve, which change the matrix of attention, are refused when a stack of
+    The models that it does not support, which change the matrix of attention, are refused when a stack of
     blocks is built.
 
     Args:
@@ -143,7 +143,7 @@ class Linear:
         self.features, self.seed = features, seed
 
     def supports(self, call: AttentionCall) -> bool:
-        """Return True: whoever configures it has no other attention."""
+        """Return True: a configuration with this kernel has no other."""
         return True
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor | None]:

@@ -95,7 +95,7 @@ def linear_attention(
     causal: bool = False,
     w: Tensor | None = None,
 ) -> Tensor:
-    """Return sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f a function of q and k times sqrt(scale).
+    """Return sum_s f(q_t) f(k_s) v_s / sum_s f(q_t) f(k_s), f applied to sqrt(scale) q and sqrt(scale) k.
 
     Katharopoulos et al. 2020, "Transformers are RNNs", section 3, f = elu + 1; or with `w` the Performer's
     random features (Choromanski et al. 2021), which estimate the softmax of the scaled products. The cost

@@ -72,7 +72,7 @@ class Memory:
             state: a result of `state`.
 
         Raises:
-            ValueError: if it is no such result.
+            ValueError: if it is not such a result.
         """
         hidden = state.get("hidden") if isinstance(state, dict) else None
         if not isinstance(hidden, list) or not all(isinstance(x, Tensor) and x.dim() == 3 for x in hidden):

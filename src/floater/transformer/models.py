@@ -25,7 +25,7 @@ from floater.positions import Positions
 from floater.transformer.base import (
     FloaterPreTrainedModel,
     bidirectional,
-    cached,
+    cached_length,
     changed,
     embed,
     refuse,
@@ -108,7 +108,7 @@ class FloaterModel(FloaterPreTrainedModel):
         """
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
-        earlier = cached(past_key_values)
+        earlier = cached_length(past_key_values)
         if memory is not None:
             if past_key_values is not None or positions is not None or position_ids is not None:
                 raise ValueError("a memory goes with neither a cache nor given positions")

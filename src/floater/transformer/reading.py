@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError
-from floater.encodings.checks import one_of
+from floater.encodings.checks import is_count, one_of
 from floater.encodings.model import PositionModel
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
@@ -65,11 +65,11 @@ class Reading:
         if isinstance(self.length, Tensor):
             if self.length.ndim != 1 or self.length.is_floating_point() or bool((self.length < 1).any()):
                 raise PositionError("reading.length must hold a whole number of at least 1 for each sample")
-        elif self.length is not None and not _whole(self.length, 1):
+        elif self.length is not None and not is_count(self.length):
             raise PositionError(f"reading.length is {self.length!r}; it must be at least 1 token")
         if self.group is not None:
             pair = isinstance(self.group, Sequence) and len(self.group) == 2
-            if not pair or not all(_whole(part, 1) for part in self.group):
+            if not pair or not all(map(is_count, self.group)):
                 raise PositionError(
                     f"reading.group is {self.group!r}; it must be w and G, whole numbers of at least 1"
                 )
@@ -121,10 +121,6 @@ class Reading:
 
 # Listed once, as compiled code does not list the fields of a class.
 _NAMES = [field.name for field in fields(Reading) if field.name != "overrun"]
-
-
-def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _value(text: str) -> Any:
@@ -245,14 +241,14 @@ def spaced(
     if not reading.overrun and bool((excess > 0).any()):
         longest = int(excess.argmax())
         count, most_tokens = (int(part.expand_as(excess).flatten()[longest]) for part in (counts, limit))
-        said = (
+        limit_source = (
             "its length was declared as"
             if reading.length is not None
             else "no length was declared, and with a cache or given encoder outputs the limit is then"
         )
         raise PositionError(
-            f"a text has {count} tokens, but {said} {most_tokens}; declare the longest it may become with "
-            "reading=Reading(length=N) from its first pass on"
+            f"a text has {count} tokens, but {limit_source} {most_tokens}; declare the longest it may become "
+            "with reading=Reading(length=N) from its first pass on"
         )
     spread = limit.clamp(min=least)
     whole = times is not None and times.mode == "subset"

@@ -18,10 +18,10 @@ class Recipe:
     """Initialisation, scales, norms and head of the Transformer around a position encoding.
 
     A recipe decides whether an encoding is learned: a table of std d^-1/2 is small compared with tokens
-    scaled by sqrt(d), whose std is 1, and as large as the tokens of BERT. The defaults are those of Vaswani
-    et al. 2017 as fairseq has them, but for its smaller query, key and value weights; `RECIPES` has others by
-    name. Whether norms come before or after the sub-layers is `FloaterConfig.norm_first`; the scale of the
-    attention logits is the encoding's own.
+    scaled by sqrt(d), whose std is 1, and as large as the token embeddings of BERT. The defaults are those of
+    Vaswani et al. 2017 as fairseq has them, but for its smaller query, key and value weights; `RECIPES` has
+    others by name. Whether norms come before or after the sub-layers is `FloaterConfig.norm_first`; the scale
+    of the attention logits is the encoding's own.
 
     Args:
         scale_embedding: whether token embeddings are multiplied by sqrt(d).
@@ -139,7 +139,7 @@ RECIPES: dict[str, Recipe] = {
         norm_eps=1e-12,
         head="transform",
     ),
-    # Liu et al. 2019 and fairseq; TUPE's code is made from it
+    # Liu et al. 2019 and fairseq, on which TUPE's code is based
     "roberta": Recipe(
         scale_embedding=False,
         embedding_norm=True,

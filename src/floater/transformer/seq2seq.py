@@ -17,7 +17,7 @@ from floater.encodings import PositionError, catalogue
 from floater.positions import Positions
 from floater.transformer.base import (
     FloaterPreTrainedModel,
-    cached,
+    cached_length,
     changed,
     embed,
     refuse,
@@ -270,7 +270,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             y,
             decoder_positions,
             decoder_position_ids,
-            cached(cache),
+            cached_length(cache),
             mask=decoder_attention_mask,
             prefix="decoder_",
         )

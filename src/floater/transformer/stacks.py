@@ -213,7 +213,7 @@ class Encoder(Stack):
         causal: a token may attend to itself and earlier ones only.
     """
 
-    main_input_name = "input_ids"  # Hugging Face's generate asks the encoder of an encoder-decoder
+    main_input_name = "input_ids"  # Hugging Face's generate reads it from the encoder of an encoder-decoder
 
     def __init__(self, config: FloaterConfig, *, causal: bool = False) -> None:
         super().__init__(config, config.num_hidden_layers, "self", causal=causal)

@@ -29,7 +29,7 @@ class Complex(Precise):
     frequency for each component, or they are shared: by all words, or by all components of a word (the
     paper's schemes, by the shape of the table: n x d, 1 x d, n x 1).
 
-    Those of components start at the sinusoids' frequencies; one that serves all components of a word is
+    Those of components start at the sinusoids' frequencies; one that all components of a word share is
     sampled log-uniformly from the same range. The blocks read real and imaginary parts as real numbers;
     `complex_attention` reads them as complex ones.
 

@@ -18,8 +18,8 @@ class LinearTime(Precise, AddedVectors):
     """A learned linear function of the time is added to the embeddings (CTLPE).
 
     p(t) = a t + b with learned vectors a and b, of the sequence's own times. Times are in units of
-    max_length, and a and b start as torch's linear layers with one input do. Real positions are served, and
-    any length; unlike sinusoids, vectors grow with the time.
+    max_length, and a and b start as torch's linear layers with one input do. Positions may be real, and there
+    is no maximum length; unlike sinusoids, vectors grow with the time.
 
     Args:
         spec: the stack of blocks.

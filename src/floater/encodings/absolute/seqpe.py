@@ -49,7 +49,7 @@ class SeqPE(PositionBias):
     that distils vectors of trained positions into those of untrained ones. Neither is implemented.
 
     Args:
-        digits: digits of a position; the first 10 ** digits positions are served.
+        digits: digits of a position; there are 10 ** digits positions.
         depth: blocks of the small Transformer.
         dropout: dropout of its residual branches.
 

@@ -382,5 +382,5 @@ class Clock(PositionModel):
 
 
 def _roles(kind: type[PositionModel]) -> set[str]:
-    """Return the methods by which a clock drives an encoding, its own: a subclass may compute more."""
+    """Return the methods of a class by which a clock drives it; inherited ones do not count."""
     return {"turns_at", "bias_at", "vectors_at"} & vars(kind).keys()

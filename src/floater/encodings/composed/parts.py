@@ -363,7 +363,7 @@ class Composite(PositionModel):
 
     @property
     def has_terms(self) -> bool:
-        """Return whether a part has terms; they serve where no other part acts on logits or values."""
+        """Return whether a part has terms; they are used where no other part acts on logits or values."""
         return any(part.has_terms for part in self.models)
 
     def attention_terms(

@@ -115,7 +115,7 @@ class Frozen(Learned):
             vectors: (max_length, dim).
 
         Raises:
-            PositionError: if the shape is another one.
+            PositionError: if the shape differs.
         """
         weight = self.table(0).weight
         if vectors.shape != weight.shape:

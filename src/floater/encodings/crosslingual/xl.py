@@ -99,10 +99,11 @@ class CrossLingualHeads(PositionModel):
     The paper's variant at the level of heads. Head i projects x_t + p to its queries, keys and values, with p
     the sinusoid of the token's own position, in the last `reordered` heads that of its second. The survey and
     the available text of the paper do not specify the blocks; here it acts in every block, since the outputs
-    of blocks contain no positions. In the decoder of an encoder-decoder all heads read the own positions.
+    of blocks contain no positions. In the decoder of an encoder-decoder all heads read the tokens' own
+    positions.
 
     Args:
-        reordered: how many heads read second positions; None means half of them.
+        reordered: number of heads that read second positions; None means half of them.
 
     Raises:
         PositionError: if dim is odd, an option is not valid, or there are no second positions.

@@ -44,7 +44,7 @@ class LengthAware(PositionModel):
         self.plain = plain and spec.site != "decoder"
 
     def vectors(self, position: Tensor, length: Tensor) -> Tensor:
-        """Return p(t, l): (batch or 1, T, dim) for places (batch or 1, T) and lengths (batch or 1, 1).
+        """Return p(t, l): (batch or 1, T, dim) for positions (batch or 1, T) and lengths (batch or 1, 1).
 
         They are the sinusoids of l - t (Dufter et al. 2022, equation 32), or those of t whose base is l
         instead of 10,000 (equation 33).
@@ -146,8 +146,8 @@ class NoisyLength(LengthAware):
     """`ldpe` or `lrpe` with a target length that is wrong by a few tokens while training.
 
     Oka et al. 2020; Dufter et al. 2022, section 4.4. For each text an integer between -window and window,
-    sampled uniformly, is added to its target length; a length never falls below 1. Evaluation takes the
-    length as it is given. Where none is given, an encoder-decoder predicts it
+    sampled uniformly, is added to its target length; a length never falls below 1. In evaluation the length
+    is used as it is. Where there is none, an encoder-decoder predicts it
     (`floater.transformer.LengthPredictor`).
 
     Args:

@@ -143,8 +143,8 @@ class GridFloater(AddedVectors):
     """Vectors of a flow along each axis of a grid, added up: x + p_1(y) + p_2(x).
 
     Each axis has a field and a start of its own, dp/dt = h(t, p), t = coordinate x delta, as in `floater`
-    with injection="add"; a flow serves any grid and coordinates between patches. The tokens of a text lie on
-    the diagonal. Coordinates must not be negative.
+    with injection="add"; a flow has vectors for any grid and between patches. The tokens of a text lie on the
+    diagonal. Coordinates must not be negative.
 
     Args:
         spec: the stack of blocks; max_length x delta is the span over which the vectors start of
@@ -217,7 +217,7 @@ class GridFloater(AddedVectors):
         query, _ = coordinates(positions, len(self.flows), "floater_grid")
         if not query.numel():
             return None
-        if positions.coordinates is None:  # a text, whose positions may be known without a look at them
+        if positions.coordinates is None:  # a text, whose positions may be known without reading them
             return [flow(positions.counted_query, below=positions.below) for flow in self.flows]
         query = query if query.requires_grad or torch.compiler.is_compiling() else query.to("cpu")
         return [flow(query[..., axis]) for axis, flow in enumerate(self.flows)]

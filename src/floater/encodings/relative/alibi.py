@@ -34,9 +34,10 @@ def slopes(heads: int) -> list[float]:
 class ALiBi(PositionBias):
     """Each head lowers the logits in proportion to the distance, with a fixed slope (section 3).
 
-    The paper is causal; here the bias is the same on both sides, -slope |s - t|. The slopes are those of the
-    released code where heads is no power of two. Positions may be real. On a CPU the weights of far keys are
-    denormal numbers, slow to work with; `floater.lab.training.flush_denormals` makes them zero.
+    The paper is causal; here the bias is the same on both sides, -slope |s - t|. For a number of heads that
+    is not a power of two, the slopes are those of the released code. Positions may be real. On a CPU the
+    weights of far keys are denormal numbers, which are slow; `floater.lab.training.flush_denormals` makes
+    them zero.
 
     Example:
         >>> model = ALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))

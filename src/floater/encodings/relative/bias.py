@@ -153,7 +153,7 @@ class PositionBias(PositionModel):
     reads_content = False
 
     def added(self, state: Any, layer: int) -> PairBias | Tensor:
-        """Return the bias of a block, (batch or 1, heads or 1, T, S) if it is no `PairBias`.
+        """Return the bias of a block, (batch or 1, heads or 1, T, S) if it is not a `PairBias`.
 
         By default it is the result of `prepare`, for all blocks.
         """

@@ -40,7 +40,7 @@ class Dape(PositionModel):
         width: hidden units.
 
     Raises:
-        PositionError: if `model` is no bias of positions, or an option is not valid.
+        PositionError: if `model` is not a bias of positions, or an option is not valid.
 
     Example:
         >>> model = Dape(StackSpec(dim=8, heads=2, layers=1, max_length=16), model="alibi")
@@ -85,7 +85,7 @@ class Dape(PositionModel):
 
     @property
     def max_positions(self) -> int | None:
-        """Return the number of positions of the bias; None if it serves any length."""
+        """Return the number of positions of the bias; None if there is no maximum."""
         return self.inner.max_positions
 
     def reset_parameters(self) -> None:

@@ -60,9 +60,9 @@ class Deberta(PositionModel):
     """Content-to-position and position-to-content logits, and absolute positions in the last block's queries.
 
     Equation 4: q_t k_s + q_t (P W_K)_{delta(t, s)} + k_s (P W_Q)_{delta(s, t)}, each over sqrt(head_dim times
-    the number of terms). delta(t, s) is t - s + k, kept in 0 ... 2k - 1 (equation 3). P (2k x d) serves all
-    blocks, each of which has its own projections; the survey's count excludes them. The released
-    code, in all versions, uses delta(t, s) in the last term too: direction="released".
+    the number of terms). delta(t, s) is t - s + k, kept in 0 ... 2k - 1 (equation 3). P (2k x d) is shared by
+    all blocks, each of which has its own projections; the survey's count excludes them. The released code, in
+    all versions, uses delta(t, s) in the last term too: direction="released".
 
     The absolute decoder (section 3.2) adds a learned vector of the position to the input of the last block's
     queries, but not to that of keys, values and the residual. It is bounded: positions past its table are an

@@ -92,7 +92,7 @@ class Fire(PositionBias):
 
     The paper is causal. Here a key after its query has a negative sign, and the later of the two positions
     normalises: f(-psi(s - t) / psi(max(L, s))). A causal stack uses the paper's half only. It
-    serves any length and real positions.
+    has no maximum length and takes real positions.
 
     Args:
         width: hidden units of f.

@@ -254,7 +254,7 @@ class FloaterRelative(PositionBias):
         return bias if decay is None else bias - self._tail(delta, decay)
 
     def _tail(self, delta: Tensor, decay: Tensor) -> Tensor:
-        """Return what lowers the weights of far keys, (..., heads), at distances (..., 1)."""
+        """Return the tail that lowers the weights of far keys, (..., heads), at distances (..., 1)."""
         rate, reach = F.softplus(decay)
         tail: Tensor = rate * torch.log1p(reach * delta.abs().to(reach.dtype))
         return tail

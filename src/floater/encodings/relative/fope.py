@@ -40,7 +40,7 @@ class FoPE(PositionModel):
         learned: whether the coefficients learn.
 
     Raises:
-        PositionError: if head_dim is no multiple of 4, no frequency is left, or an option is not valid.
+        PositionError: if head_dim is not a multiple of 4, no frequency is left, or an option is not valid.
 
     Example:
         >>> model = FoPE(StackSpec(dim=8, heads=2, layers=1, max_length=16), gain=0.0)

@@ -138,8 +138,8 @@ class Huang3(Huang):
     """Method 3: the sum over components of q_t, k_s and r_{s-t} (the survey's equation 19).
 
     Vectors as wide as a head, one per distance and block, shared by heads, near 1 at the start. The sum over
-    three factors is no matrix product: it runs over a few queries at a time and is recomputed in the backward
-    pass, so that it needs no more memory than the logits.
+    three factors is not a matrix product: it runs over a few queries at a time and is recomputed in the
+    backward pass, so that it needs no more memory than the logits.
 
     Example:
         >>> Huang3(StackSpec(dim=8, heads=2, layers=3, max_length=16)).table.shape

@@ -47,8 +47,8 @@ class Kerple(PositionBias):
     start uniform in (0, 2) and (0, 1) for "log", in (0, 1) and (0, 2) for "power", as in the released code,
     which keeps each at or above 0.01. r2 = 1 in "power" is ALiBi with learned slopes.
 
-    The paper is causal; here the bias is the same on both sides, as that of `alibi`. It serves any length and
-    real positions.
+    The paper is causal; here the bias is the same on both sides, as that of `alibi`. There is no maximum
+    length, and positions may be real.
 
     Args:
         kind: "log", the better one in the paper, or "power".

@@ -39,7 +39,7 @@ def rescaled(
     factor found for each pair: Ding et al. 2024), "llama3" (by wavelength: Dubey et al. 2024),
     "proportional" (the slowest pairs do not rotate: Barbero et al. 2024). Keys of attention are cached once
     they are rotated, so a rule depends on declared numbers, never on the length of a call: "dynamic" and
-    "longrope" read the text length that the model is to serve from `length`.
+    "longrope" read the text length that the model is extended to from `length`.
 
     Args:
         dim: components that rotate; even.
@@ -97,7 +97,7 @@ def _linear(x: _Plain, *, factor: float) -> Rescaled:
 
 
 def _dynamic(x: _Plain, *, factor: float, length: float | None = None) -> Rescaled:
-    length = _served(x.trained, factor, length)
+    length = _declared_length(x.trained, factor, length)
     if x.dim < 4:
         raise PositionError(f"head_dim is {x.dim}; dynamic scaling needs at least 4")
     grown = factor * length / x.trained - (factor - 1)
@@ -146,7 +146,7 @@ def _longrope(
         whole = isinstance(numbers, Sequence) and all(isinstance(n, int | float) and n > 0 for n in numbers)
         if not whole or len(numbers) != x.dim // 2:
             raise PositionError(f"{name} of scaling is {numbers!r}; it must be {x.dim // 2} positive numbers")
-    chosen = long_factor if _served(x.trained, factor, length) > x.trained else short_factor
+    chosen = long_factor if _declared_length(x.trained, factor, length) > x.trained else short_factor
     if attention_factor is None:
         attention_factor = math.sqrt(1 + math.log(factor) / math.log(x.trained))
     divisor = torch.tensor(chosen, dtype=torch.float64, device=x.device)
@@ -172,7 +172,7 @@ def _proportional(x: _Plain, *, factor: float, partial_rotary_factor: float = 1.
     return x.frequencies() * turning / factor, 1.0
 
 
-def _served(trained: int, factor: float, length: float | None) -> float:
+def _declared_length(trained: int, factor: float, length: float | None) -> float:
     """Return the declared length of texts, by default `factor` times the training length."""
     length = factor * trained if length is None else length
     if length < trained:

@@ -54,7 +54,7 @@ class Shaw(ShawTables):
     whether blocks share tables; here each has its own, as in the authors' code. Its initialisation is
     Xavier's.
 
-    Distances are clipped as in the paper, so it serves any length.
+    Distances are clipped as in the paper, so there is no maximum length.
 
     Args:
         clip: the farthest distance with a vector of its own, at least 1.

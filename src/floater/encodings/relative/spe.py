@@ -22,7 +22,7 @@ from floater.encodings.spec import StackSpec
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
-_CHUNK = 64  # tokens whose noise is drawn at once in evaluation
+_CHUNK = 64  # tokens whose noise is sampled at once in evaluation
 
 
 class Codes(NamedTuple):
@@ -244,7 +244,7 @@ class ConvSPE(StochasticPositions):
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = whole_numbers(positions, "spe_conv")
         heads, head_dim = self.filters.shape[1:3]
-        # noise is drawn in chunks, each from a seed of its own: those before the first query are not needed
+        # noise is sampled in chunks, each from a seed of its own: those before the first query are not needed
         first, last = query_ends(positions)
         skipped = first // _CHUNK
         shape = self.realizations, heads * head_dim, _CHUNK

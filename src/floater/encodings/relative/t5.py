@@ -51,7 +51,7 @@ def bucket(distance: Tensor, buckets: int, max_distance: int, *, both: bool) -> 
 class T5(PositionBias):
     """A learned scalar per head and bucket of distances, added to logits that are not scaled (section 2.1).
 
-    One table serves all blocks of a stack, as in the released models; the survey counts a scalar per
+    All blocks of a stack share one table, as in the released models; the survey counts a scalar per
     distance.
 
     T5 has no factor 1/sqrt(head_dim) and starts with query weights smaller by that factor: of std
@@ -61,7 +61,7 @@ class T5(PositionBias):
     the bias. In T5 all of this holds for cross-attention too; here cross-attention is the plain
     Transformer's, whose initial logits are the same.
 
-    Distances of max_distance and more share a bucket, so it serves any length.
+    Distances of max_distance and more share a bucket, so there is no maximum length.
     Positions may be real, as a bucket covers a range of distances.
 
     Args:

@@ -42,7 +42,7 @@ class TransformerXL(PositionModel):
     block.
 
     q_t k_s + q_t W_r R_{t-s} + u k_s + v W_r R_{t-s}, all over sqrt(head_dim). W_r (d x d, a slice for each
-    head) belongs to a block; u and v serve all blocks unless untied. The survey counts a d x d matrix for
+    head) belongs to a block; all blocks share u and v unless untied. The survey counts a d x d matrix for
     each head. R is as wide as the model and covers both directions: a causal stack masks the later keys, for
     which the released code's shift gives arbitrary values. Memory of earlier segments is
     `floater.transformer.memory.Memory`. Positions may be real.

@@ -87,9 +87,9 @@ class SPRRelative(Structured):
     """A learned vector for each relative position in the tree, added to keys and values as Shaw et al. do.
 
     With the query t and the key s: rel = abs(t) - abs(s) if one of them is an ancestor of the other, else
-    sgn(t - s) (abs(t) + abs(s)), with the depths abs and the token indices t and s. That is no tree distance,
-    unless the root is their lowest common ancestor. Subwords have the position of their word, so that two of
-    one word have rel = 0.
+    sgn(t - s) (abs(t) + abs(s)), with the depths abs and the token indices t and s. This is the distance in
+    the tree only if the root is their lowest common ancestor. Subwords have the position of their word, so
+    that two of one word have rel = 0.
 
     The survey counts one table for keys and one for values, a vector of width d (head by head) in each row,
     and no recurrence: `blocks="input"`, the first block. As Shaw et al. clip distances, so do relative

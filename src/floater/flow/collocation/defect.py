@@ -1,4 +1,4 @@
-"""The error of a solution: the defect of its polynomials, and what the flow makes of it."""
+"""The error of a solution: the defect of its polynomials, and its propagation by the flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from floater.flow.collocation.mesh import Mesh, mesh_of
 from floater.flow.collocation.preactivation_form import PreactivationForm, layers_of, linear
 from floater.flow.collocation.quadrature import NODES, gauss_rule
 
-# Relative change at which the iterations for an error end: its size is wanted, not its digits.
+# Relative change at which the iterations for an error end: only its size is needed.
 _ENOUGH = 0.2
 # The largest change of a unit's argument for which its activation is taken as linear. Second derivatives of
 # all activations are below one, so that the term left out is a twentieth of the change at most.
@@ -54,8 +54,8 @@ def solve_changes(
     If p are the computed polynomials and p + e is the exact solution, e' = h(t, p + e) - h(t, p) + d. The
     defect d = h(t, p) - p' is whatever p misses: rounding, the last change of the iterations, and what h does
     between the nodes. Its integral over an interval is computed in the wide dtype by two Gauss rules, one for
-    each half, none of whose points is a node. Of e few digits are wanted, so that a few iterations with few
-    nodes suffice.
+    each half, none of whose points is a node. Only the leading digits of e are needed, so a few iterations
+    with few nodes suffice.
 
     Args:
         field: The field.
@@ -126,7 +126,7 @@ class _Errors(ABC):
 
     @abstractmethod
     def response(self, nodes: Tensor, changes: Tensor) -> Tensor:
-        """Return the changes of f at the nodes of some numbers (m,) by changes of y (m, k, rows, width)."""
+        """Return the changes of f at nodes with these indices (m,) by changes of y (m, k, rows, width)."""
 
     @abstractmethod
     def valid(self, errors: Tensor) -> bool:

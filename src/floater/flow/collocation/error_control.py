@@ -123,7 +123,7 @@ def judge(error: float, bound: float) -> tuple[Outcome, float]:
     """
     if error <= bound:
         return Outcome.MET, 1.0
-    # Twice as tight as the excess, as estimates are no exact proportions; never a hundred times.
+    # Twice as tight as the excess, as estimates are only roughly proportional to it; at most a hundred times.
     tighter = min(max(bound / (2 * error), 0.01), 0.5)
     return Outcome.NEARLY_MET if error <= 2 * bound else Outcome.MISSED, tighter
 
@@ -244,7 +244,7 @@ def error_and_condition(
     atol: float,
     condition: bool,
 ) -> tuple[float, float]:
-    """Return the largest error at the edges, in tolerances, and the condition number, 0 if not wanted.
+    """Return the largest error at the edges, in tolerances, and the condition number, 0 if not requested.
 
     They are those of `global_error` and `condition_number`, from the equations of small changes where these
     hold.

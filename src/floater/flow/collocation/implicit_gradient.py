@@ -21,7 +21,7 @@ from floater.flow.second_derivatives import refuse_second_derivatives
 _CHANGE = 6.0
 # Kept numbers of iterations are reused until their remainder has doubled; with a stricter rule training would
 # determine them anew every few steps.
-_SERVES = 2.0
+_MAX_EXCESS = 2.0
 
 
 def differentiable_velocities(
@@ -95,9 +95,9 @@ class _Implicit(torch.autograd.Function):
                 return _gradients(linear, start_cotangent, f_cotangents, velocity_cotangents, parameters)
             excess = torch.inf
             if counts is not None:
-                # NaN if a cotangent is not finite, which is so found without a look at the cotangents
+                # The excess is NaN if a cotangent is not finite: the cotangents need no check of their own.
                 start_cotangent, f_cotangents, _, excess = solve_adjoint(*arguments, counts)
-            if not excess <= _SERVES:
+            if not excess <= _MAX_EXCESS:
                 if not _finite(velocity_cotangents):
                     return _nan_gradients(start, parameters)
                 start_cotangent, f_cotangents, plan.backward[len(states)], _ = solve_adjoint(*arguments)
@@ -111,7 +111,7 @@ def _finite(cotangents: Tensor) -> bool:
 
 
 def _nan_gradients(start: Tensor, parameters: Sequence[Tensor]) -> tuple[Any, ...]:
-    """Return what reports that a loss scale was too large, as from any other operation."""
+    """Return NaN gradients, by which a gradient scaler notices that the loss scale was too large."""
     return *6 * (None,), *(torch.full_like(x, torch.nan) for x in (start, *parameters))
 
 

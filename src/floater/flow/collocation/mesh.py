@@ -119,7 +119,7 @@ class Mesh:
 def mesh_of(
     edges: tuple[float, ...], depth: int, dtype: torch.dtype, device: torch.device, nodes: int = NODES
 ) -> Mesh:
-    """Return the mesh of some edges, from a cache, as one mesh serves many solves."""
+    """Return the mesh of some edges, from a cache, as many solves use the same mesh."""
     return Mesh(edges, depth, dtype, device, nodes)
 
 

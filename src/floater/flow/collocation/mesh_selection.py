@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from floater.flow.collocation import newton
-from floater.flow.collocation.formulation import Formulation
+from floater.flow.collocation.formulation import Formulation, rate
 from floater.flow.collocation.mesh import GUESS_DEGREE
 from floater.flow.collocation.quadrature import NODES, gauss_rule, truncation_error
 from floater.flow.collocation.state_form import StateForm
@@ -30,8 +30,8 @@ _CAUTION = 0.9
 # The weight of the error of p compared with that of the state, so that meshes are chosen by the state
 # where it moves with p; the sum over all intervals is checked after the solve.
 _PART_OF_P = 0.5
-# After each so many trials, and if as many more are to come, an implicit interval longer by this factor tests
-# whether the field is stiff; so many successive trials too short for `MAX_INTERVALS` end the selection.
+# After every `_PATIENCE` trials, if as many more are to come, an implicit interval longer by `_LONGER` tests
+# whether the field is stiff; `_LAST` successive trials too short for `MAX_INTERVALS` end the selection.
 _PATIENCE, _LONGER, _LAST = 64, 10.0, 256
 # The iteration contracts by 0.2 or less, so that a change of three tolerances leaves less than one.
 _CHANGE = 3.0
@@ -46,7 +46,7 @@ class NoMesh(FlowDiverged):
 
     Args:
         time: The time that the mesh reached.
-        reason: Which of both happened.
+        reason: Which of the two happened.
         p: Vectors there (rows, dim).
     """
 
@@ -98,7 +98,7 @@ def choose_edges(
             raise NoMesh(t, "a collocation interval vanished", p)
         times = t + step * rule.nodes.to(left)
         if f is None:
-            guess = _velocity(form, times[:1], left.to(form.dtype)[None]).expand(NODES, *left.shape)
+            guess = rate(form, times[:1], left.to(form.dtype)[None]).expand(NODES, *left.shape)
         else:
             ratio = rule.evaluation(1 + step / before * rule.nodes, GUESS_DEGREE).to(f)
             guess = torch.mm(ratio, f.flatten(1)).view_as(f)
@@ -149,7 +149,7 @@ def _stiff(
     form: Formulation, begin: float, p: Tensor, end: float, length: float, rtol: float, atol: float
 ) -> bool:
     """Return whether an implicit interval that is much longer than `length` meets the tolerance at a time."""
-    if not newton.serves(*p.shape):
+    if not newton.is_feasible(*p.shape):
         return False
     implicit = form.implicit_form(p)
     rule, length = gauss_rule(NODES, p.device), min(_LONGER * length, end - begin)
@@ -183,13 +183,9 @@ def _one_interval(
     f, base = guess, left.to(form.dtype)
     for iteration in range(1, 2 * ITERATIONS + 1):
         state = base + length * torch.mm(quadrature, f.flatten(1)).view_as(f)
-        after = _velocity(form, times, state)
+        after = rate(form, times, state)
         change = length * norms((after - f)[-1])
         f = after
         if bool((change < _CHANGE * (rtol * norms(state[-1])).clamp(min=atol)).all()):
             return f, iteration
     return None, iteration
-
-
-def _velocity(form: Formulation, times: Tensor, states: Tensor) -> Tensor:
-    return form.state_term(times, states) + form.time_term(times).unsqueeze(1)

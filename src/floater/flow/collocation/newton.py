@@ -24,11 +24,11 @@ _CHANGE, _ROUNDINGS = 0.01, 16.0
 _SLOW = 0.1
 
 
-def serves(rows: int, width: int) -> bool:
+def is_feasible(rows: int, width: int) -> bool:
     """Return whether the linear systems of an interval are small enough to be solved.
 
     Example:
-        >>> serves(18, 64), serves(18, 512)
+        >>> is_feasible(18, 64), is_feasible(18, 512)
         (True, False)
     """
     return rows * (NODES * width) ** 2 <= _LARGEST

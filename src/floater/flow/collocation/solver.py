@@ -57,9 +57,9 @@ def solve_dense(
     function theorem; it cannot be differentiated again. `docs/design/collocation.md` has the equations.
 
     The intervals' lengths follow from the decay of their Legendre coefficients. A `state` keeps them for the
-    next solve; a solve without one depends on nothing but its arguments. Every solve estimates its error, of
-    the iterations and of the polynomials; that of a new mesh is measured, from the
-    defect of its polynomials. A new mesh is selected where the error is above five tolerances, and above ten
+    next solve; a solve without one depends on nothing but its arguments. Every solve estimates the error of
+    its iterations and of its polynomials; on a new mesh it is measured, from the defect of the polynomials. A
+    new mesh is selected where the error is above five tolerances, and above ten
     roundings of the start to float32 amplified by the flow. The arithmetic is float64 where float32 cannot
     hold `rtol` or fails to meet it. A field whose `smooth` is false is solved to a tenth of the tolerance.
 
@@ -87,7 +87,7 @@ def solve_dense(
         TypeError: if the field is not a module, the start is not a tensor, or `end` is not a number.
         ValueError: if `end` is not after `begin`, or the start is not finite or not (rows, dim).
         FlowDiverged: if p becomes infinite or NaN, or intervals vanish or are too many.
-        FlowStiff: if intervals are too many because the field is stiff, where Newton's method does not serve.
+        FlowStiff: if the field is stiff, so that intervals are too many, and too large for Newton's method.
         FlowInaccurate: if no mesh meets the tolerance.
         FlowTransformError: under `torch.vmap` or a transform of `torch.func`.
 

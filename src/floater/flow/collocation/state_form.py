@@ -65,7 +65,7 @@ class StateForm:
         return bound, bound
 
     def _arguments(self, times: Tensor, states: Tensor) -> Sequence[Tensor]:
-        """Return the arguments of the field's units (m, rows, units), layer by layer, as far as known."""
+        """Return the arguments of the field's units (m, rows, units), layer by layer; none if unknown."""
         if not self._units:
             return ()
         with torch.no_grad():

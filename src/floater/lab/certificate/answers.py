@@ -39,7 +39,7 @@ def answer(
 ) -> Answers:
     """Generate an answer to each question on a text.
 
-    The cached keys and values of the text serve all questions: a text of 12,288 tokens takes minutes on a
+    All questions use the cached keys and values of the text: a text of 12,288 tokens takes minutes on a
     processor, an answer seconds. Where the model has no cache that can be cropped, the text is read again.
 
     Args:

@@ -3,7 +3,7 @@
 Training does not need this package: a task reads files from any source.
 """
 
-from floater.lab.datasets.catalogue import Dataset, File, datasets, listing
+from floater.lab.datasets.catalogue import Dataset, datasets, listing
 from floater.lab.datasets.preparation import prepare
 
-__all__ = ["Dataset", "File", "datasets", "listing", "prepare"]
+__all__ = ["Dataset", "datasets", "listing", "prepare"]

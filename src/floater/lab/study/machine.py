@@ -53,11 +53,8 @@ def available_memory(
     return float(min(limits) / GIB)
 
 
-def hardware(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
     """Return the model of the CPU, the cores and the memory available, the GPU, and PyTorch's BLAS.
-
-    Args:
-        cpuinfo: file with the models of the processors, on Linux.
 
     Example:
         >>> sorted(hardware())
@@ -65,6 +62,7 @@ def hardware(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
     """
     import torch
 
+    cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.is_file() else ""
     model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     blas = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())

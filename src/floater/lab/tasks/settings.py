@@ -281,7 +281,7 @@ class RunSettings:
     imports: list[str] = field(default_factory=list)
 
     def files_read(self) -> dict[str, Any]:
-        """Return the files that a training reads, whose contents must be the same when it is resumed.
+        """Return the files that training reads, whose contents must be the same when it is resumed.
 
         By default these are all files and folders that settings of the data name. Override it where a folder
         has more files than are read, or other settings name files.

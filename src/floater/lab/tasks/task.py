@@ -303,7 +303,7 @@ class Task(TaskDefinition):
             device: device of the model; by default a GPU if there is one.
 
         Returns:
-            The model, the processor and the settings; the settings are None for a saved model that is no run.
+            The model, the processor and the settings; the settings are None for a saved model without a run.
 
         Raises:
             DataError: if the model is missing or damaged.

@@ -86,7 +86,7 @@ class Ragged(_Parts[Any]):
 
 
 class TextLines(Ragged):
-    """Texts as UTF-8; half a surrogate pair, which is no text but may stand in a table, is kept.
+    """Texts as UTF-8; half a surrogate pair, which is not text but may stand in a table, is kept.
 
     Example:
         >>> lines = TextLines.of(["Grüße", "", "b"])

@@ -84,7 +84,7 @@ def arguments(
     best: str | None,
     greater: bool,
 ) -> TrainingArguments:
-    """Return the Trainer's arguments for the settings of a training.
+    """Return the Trainer's arguments for training settings.
 
     Args:
         training: the settings.

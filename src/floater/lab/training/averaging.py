@@ -63,7 +63,7 @@ def _open(path: Path, stack: ExitStack) -> dict[str, Any]:
             f"{path} has no weights: neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}"
         )
     files = [stack.enter_context(safe_open(path / name, framework="pt")) for name in names]
-    return {key: file for file in files for key in file.keys()}  # noqa: SIM118, it is no dict
+    return {key: file for file in files for key in file.keys()}  # noqa: SIM118, it is not a dict
 
 
 def _mean(key: str, paths: Sequence[Path | str], tensors: list[Tensor]) -> Tensor:

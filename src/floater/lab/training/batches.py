@@ -77,7 +77,7 @@ class BatchSampler(Sampler[list[int]]):
 class ExampleBatchSampler(BatchSampler):
     """Batches of a number of examples of about equal length.
 
-    With ``shuffle``, each epoch draws pools of 50 batches at random, sorts each pool by length, cuts it
+    With ``shuffle``, each epoch samples pools of 50 batches at random, sorts each pool by length, cuts it
     into batches and shuffles all batches. The last batch may be smaller.
 
     Args:

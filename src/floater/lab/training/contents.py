@@ -37,7 +37,7 @@ class FileDigest:
     Args:
         sha256: SHA-256 of the contents.
         size: number of bytes.
-        lines: number of lines; None for a file that is no text.
+        lines: number of lines; None for a file that is not text.
         state: device, inode, and times in ns of the last change of contents and of anything, by which an
             unchanged file is not read again. None if it had changed less than two seconds before it was read,
             as a change within the resolution of these times would be missed.

@@ -79,7 +79,7 @@ class DivergenceMonitor:
 def diverged(
     what: str, rates: Mapping[str, float], monitor: DivergenceMonitor, run: Path, *, clips: bool
 ) -> DivergenceError:
-    """Return the error of a training that diverged, with what may help.
+    """Return the error of a training run that diverged, with advice.
 
     Args:
         what: clause that names what was not finite, and the step.

@@ -1,4 +1,4 @@
-"""The rule by which a training stops before its last step."""
+"""Early stopping: the rule that ends training before its last step."""
 
 from collections.abc import Sequence
 

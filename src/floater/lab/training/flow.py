@@ -1,4 +1,4 @@
-"""Updates of a flow in every k-th step of a training."""
+"""Updates of a flow in every k-th training step."""
 
 from typing import Any
 

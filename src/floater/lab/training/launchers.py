@@ -35,8 +35,8 @@ def settle_processes(environment: MutableMapping[str, str]) -> None:
         environment: environment of this process, which is changed.
 
     Raises:
-        DataError: if a variable is no number or contradicts another, or there are several processes and one
-            that these need is missing; the message names it.
+        DataError: if a variable is not a number or contradicts another, or one that several processes need is
+            missing; the message names it.
 
     Example:
         >>> environment = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "HOME": "/root"}
@@ -85,7 +85,7 @@ def settle_processes(environment: MutableMapping[str, str]) -> None:
 
 
 def refuse_sharding(environment: Mapping[str, str]) -> None:
-    """Refuse a training whose weights or states of the optimizer are to be sharded.
+    """Refuse training whose weights or states of the optimizer are to be sharded.
 
     Checkpoints hold whole weights and states. Accelerate itself would ignore FSDP on a CPU and in a single
     process, and replace the optimizer and the schedule by those of a DeepSpeed configuration.

@@ -1,4 +1,4 @@
-"""The messages of the library, above the progress bars of a training."""
+"""The messages of the library, above the progress bars of training."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def set_reading(model: FloaterPreTrainedModel, reading: Any) -> None:
 def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
     """Switch to evaluation mode without gradients until the end of the block, then restore the mode.
 
-    No random numbers are drawn, so that the block does not change a training.
+    No random numbers are used, so that the block does not change training.
 
     Args:
         model: model in any mode.

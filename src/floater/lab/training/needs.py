@@ -1,4 +1,4 @@
-"""The disk and the memory that a training needs, by arithmetic, before it starts."""
+"""The disk space and the memory that training needs, by arithmetic, before it starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOMENTS = 2  # of Adam, for each trained weight
 
 @dataclass(frozen=True)
 class Needs:
-    """Bytes that a training needs besides its examples and activations.
+    """Bytes that training needs besides its examples and activations.
 
     Args:
         model: weights of the models at the end: the final one, and the best if it is kept, too.
@@ -41,7 +41,7 @@ class Needs:
 
     @classmethod
     def of(cls, parameters: int, trained: int, training: TrainingSettings) -> Needs:
-        """Return the needs of a training.
+        """Return the needs of a training run.
 
         Args:
             parameters: number of parameters.

@@ -1,4 +1,4 @@
-"""The arguments of the Hugging Face Trainer that may be set beside the settings of a training."""
+"""The arguments of the Hugging Face Trainer that may be set beside the training settings."""
 
 from __future__ import annotations
 

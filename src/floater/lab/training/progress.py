@@ -1,4 +1,4 @@
-"""Progress of a training: a progress bar on a terminal, lines otherwise."""
+"""Training progress: a progress bar on a terminal, lines otherwise."""
 
 import logging
 import sys
@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 MINUTE, _DELAY = 60.0, 5.0
 """Seconds between two lines in a file, and before a bar is shown on a terminal."""
 _ESTIMATED = 5
-"""Number of steps after which the time of a training is estimated."""
+"""Number of steps after which the training time is estimated."""
 logger = logging.getLogger(__name__)
 
 

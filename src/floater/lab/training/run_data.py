@@ -20,7 +20,7 @@ _SHOWN = 3
 
 
 class RunData:
-    """A comparison of the files and examples of a training with those that it began with.
+    """A comparison of the files and examples of a training run with those that it began with.
 
     The record in the run's directory, `DATA`, has the contents of the files by the name of the setting, the
     digests of the examples, and the accepted changes, each with the step at which it was accepted.

@@ -237,7 +237,7 @@ class RunTrainer(FloaterTrainer):
         return super().get_batch_samples(*args, **kwargs)
 
     def _stop_with_checkpoint(self, number: int) -> None:
-        """End a training with a checkpoint, as soon as one determines the steps that follow.
+        """End training with a checkpoint, as soon as one determines the steps that follow.
 
         A resumed run must end like an uninterrupted one. A checkpoint has neither the accumulated gradients
         of a flow that is updated less often than the rest, nor vectors that several steps use.

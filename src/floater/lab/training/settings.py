@@ -1,4 +1,4 @@
-"""The settings of a training, under the names of `transformers.TrainingArguments` where these have one."""
+"""Training settings under the names of `transformers.TrainingArguments` where these have one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """Settings of a training; the defaults are those of Liu et al. 2020 (repository) and Vaswani et al. 2017.
+    """Training settings; the defaults are those of Liu et al. 2020 (repository) and Vaswani et al. 2017.
 
     The fields of `transformers.TrainingArguments` in `ALLOWED` may be added; the others, such as output_dir,
     are determined by the run.
@@ -275,7 +275,7 @@ def _when(strategy: str | None, steps: int | None) -> int | str:
 
 @dataclass(frozen=True)
 class SmoothedTrainingSettings(TrainingSettings):
-    """The settings of a training with label smoothing.
+    """Training settings with label smoothing.
 
     Attributes:
         label_smoothing_factor: share of the probability that is spread over all classes.

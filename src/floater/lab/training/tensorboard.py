@@ -1,4 +1,4 @@
-"""TensorBoard logs, whose failures do not stop a training."""
+"""TensorBoard logs, whose failures do not stop training."""
 
 from __future__ import annotations
 

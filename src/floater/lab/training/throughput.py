@@ -1,4 +1,4 @@
-"""The tokens of a training and the time that it spends on them, between two logs."""
+"""The tokens of a training run and the time spent on them, between two logs."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ class FloaterTrainer(Trainer):
         return output
 
     def _seed_process(self) -> None:
-        """Let each process draw its own random numbers: dropout, and random times of texts.
+        """Let each process use its own random numbers: dropout, and random times of texts.
 
         The first one continues with its generator, as a single process does. A checkpoint has the state of
         the generators of each process that wrote it.

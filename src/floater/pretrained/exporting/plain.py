@@ -144,25 +144,26 @@ def _clex(
             rotary.scale(config, "longrope", new, options)
 
 
-def _buckets(
+def _flow(
     model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
 ) -> None:
     """Write the continued biases of T5 as a table with a bucket for each distance."""
+    if model.config.model_type in ("bloom", "mpt"):
+        raise ExportError(
+            f"the code of {type(model).__name__} computes the slopes of its biases, and no configuration "
+            "replaces them; use it with this library"
+        )
     count = 4 * settings["new"]  # half of a side's buckets are exact, and encoders have two sides
     for path, part in model.named_modules():
         table = getattr(part, "relative_attention_bias", None)
         if not isinstance(table, biases.Buckets):
             continue
         # a bucket without a distance below `count` stays 0: no text reaches it
-        options = {
-            "bidirectional": table.options["bidirectional"],
-            "num_buckets": count,
-            "max_distance": count,
-        }
+        sides = table.options["bidirectional"]
+        options = {"bidirectional": sides, "num_buckets": count, "max_distance": count}
         distances = torch.arange(1 - count, count, device=table.weight.device)
-        distances = distances[
-            distances.abs().argsort(descending=True, stable=True)
-        ]  # the nearest is written last
+        # the nearest distance of a bucket is written last
+        distances = distances[distances.abs().argsort(descending=True, stable=True)]
         values = biases.continued_bias(table.flow, table.trained, distances, table.old)
         weight = values.new_zeros(count, values.shape[1])
         weight[table.bucket(distances, **options)] = values
@@ -178,18 +179,6 @@ def _refuse(
         f"no class of Transformers computes {settings['method']!r}, which changes attention; export it with "
         "code=True"
     )
-
-
-def _flow(
-    model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
-) -> None:
-    kind = model.config.model_type
-    if kind in ("bloom", "mpt"):
-        raise ExportError(
-            f"the code of {type(model).__name__} computes the slopes of its biases, and no configuration "
-            "replaces them; use it with this library"
-        )
-    _buckets(model, settings, copies, weights)
 
 
 _Rewrite = Callable[[Any, Mapping[str, Any], dict[int, Any], dict[str, Tensor]], None]

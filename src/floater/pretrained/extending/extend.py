@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from floater.encodings.checks import is_count
 from floater.errors import first_line
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend_biases import extend_biases
@@ -18,7 +19,6 @@ from floater.pretrained.extending.methods import choose_method
 from floater.pretrained.extending.model_positions import find_positions
 from floater.pretrained.extending.transaction import transaction
 from floater.pretrained.extending.trial import Trial, check_extended
-from floater.pretrained.flows import is_count
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
 
 

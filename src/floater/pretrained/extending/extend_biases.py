@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
+from floater.encodings.checks import is_count
 from floater.pretrained.extending import biases
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
 from floater.pretrained.extending.install import install
-from floater.pretrained.flows import is_count, refresh
+from floater.pretrained.flows import refresh
 
 
 def extend_biases(model: Any, parts: list[Any], length: int, options: Mapping[str, Any]) -> Extension:

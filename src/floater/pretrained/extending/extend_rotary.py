@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from floater.encodings.checks import is_count
 from floater.pretrained.extending import attention, clex, native, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
 from floater.pretrained.extending.install import PLAIN, follows_length, install
 from floater.pretrained.extending.methods import INSTALLED
-from floater.pretrained.flows import is_count
 
 
 def extend_rotary(

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
+from floater.encodings.checks import is_count
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.sharded import whole_gradient
 from floater.pretrained.extending import attention, biases, clex, native, rotary
@@ -18,7 +19,7 @@ from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.extending.transaction import copy_configs
 from floater.pretrained.extending.watch import Watch
 from floater.pretrained.find import find_bodies
-from floater.pretrained.flows import is_count, refresh
+from floater.pretrained.flows import refresh
 from floater.pretrained.plug import allow_to_run, keep_weights
 
 KEY = "floater_extension"
@@ -79,7 +80,7 @@ def recorded(model: nn.Module) -> str | None:
 
 
 def extended_around(model: nn.Module) -> nn.Module | None:
-    """Return the extended model that has the weights of a part's extension; None if it is no such part."""
+    """Return the extended model that has the weights of a part's extension; None if it is not such a part."""
     whole: nn.Module | None = model.__dict__.get("_floater_whole")
     return whole
 

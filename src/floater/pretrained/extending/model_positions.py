@@ -115,7 +115,7 @@ def _scaling(bodies: list[PreTrainedModel]) -> str | None:
     """Return the scaling that rotary bodies have already, or None.
 
     Raises:
-        ExtendError: if it differs among them, or it is none that can be made wider.
+        ExtendError: if it differs among them, or cannot be made wider.
     """
     kinds = {native.scaling(body.config) for body in bodies}
     if len(kinds) > 1:

@@ -123,7 +123,7 @@ def widen(config: Any, length: int) -> None:
 
 
 def state_factor(config: Any) -> None:
-    """State the factor of a scaling that Transformers else computes from the declared length."""
+    """State the factor of a scaling, which Transformers would otherwise compute from the declared length."""
     rope = parameters(config)
     original = rope.get("original_max_position_embeddings")
     if scaling(config) in ("longrope", "yarn") and original and rope.get("factor") is None:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from floater.encodings.checks import is_count
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
 from floater.pretrained.extending import native, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.flows import is_count
 from floater.pretrained.plug import inner
 
 STARTS = ("linear", "ntk", "yarn")
@@ -52,7 +52,7 @@ def search_factors(
     The evolutionary search of LongRoPE (Ding et al. 2024, "LongRoPE: Extending LLM Context Window Beyond 2
     Million Tokens", section 3) for factors that do not decrease from the fastest frequency to the slowest.
     It begins with those of linear scaling, NTK and YaRN and their mutations. In each iteration the better
-    half of the population has as many children: mutations, and crossings of two. A mutation draws a factor
+    half of the population has as many children: mutations, and crossings of two. A mutation samples a factor
     anew between its neighbours. All positions are scaled; the paper's search also spares the first tokens
     of a text, which Transformers cannot express.
 
@@ -148,7 +148,7 @@ def _starts(config: Any, old: int, length: int) -> dict[str, Tensor]:
 
 
 def _mutated(factors: Tensor, widest: float, generator: torch.Generator) -> Tensor:
-    """Return factors of which some are drawn anew between their neighbours."""
+    """Return factors, some of them sampled again between their neighbours."""
     result = factors.clone()
     for index in range(len(result)):
         if float(torch.rand((), generator=generator)) < MUTATION:

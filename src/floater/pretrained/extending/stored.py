@@ -13,7 +13,7 @@ from floater.pretrained.extending import rotary
 from floater.pretrained.extending.errors import ExtendError
 
 METHODS = ("ntk", "linear", "dynamic", "llama3")
-"""Methods that change frequencies alone: the temperature of YaRN and LongRoPE is no weight."""
+"""Methods that change frequencies alone: the temperature of YaRN and LongRoPE is not a weight."""
 
 
 def stores_frequencies(body: nn.Module) -> bool:

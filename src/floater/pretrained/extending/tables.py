@@ -55,7 +55,7 @@ class Table:
 
     @property
     def computed(self) -> bool:
-        """Return whether the model's code computes the table, which is no part of its files."""
+        """Return whether the model's code computes the table, which is not in its files."""
         part = getattr(self.holder, self.name)
         return hasattr(part, "create_weight") or (
             isinstance(part, Tensor) and not isinstance(part, nn.Parameter)

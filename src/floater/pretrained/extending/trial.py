@@ -22,7 +22,7 @@ from floater.pretrained.extending.shapes import Shapes
 from floater.pretrained.find import is_inside
 
 _REMOVED = "floater", "floater_extension", "fusion_config", "quantization_config"
-"""Fields of a configuration that are no part of the model of Transformers."""
+"""Fields of a configuration that do not belong to the model of Transformers."""
 
 
 class Trial:

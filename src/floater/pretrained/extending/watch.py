@@ -15,10 +15,11 @@ from transformers.cache_utils import Cache
 
 from floater.positions import Positions, build_positions
 from floater.positions.tracing import in_context_parallel, refuse_trace
-from floater.pretrained.arguments import cached_length, check_packed
+from floater.pretrained.arguments import check_packed
 from floater.pretrained.extending.caches import KeyPositions, store_positions
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
+from floater.transformer.base import cached_length
 
 PASS = "floater_pass"
 """Argument of a body by which its attention modules get the pass, also when a checkpoint runs them again."""

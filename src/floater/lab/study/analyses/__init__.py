@@ -5,32 +5,28 @@ caller, so that one figure can show several models. `draw` does both for one mod
 """
 
 from floater.lab.study.analyses.attention import head_map, head_maps, positional_logits
-from floater.lab.study.analyses.flow import Curve, curves, flow_curves
+from floater.lab.study.analyses.flow import curves, flow_curves
 from floater.lab.study.analyses.kinds import KINDS, Options, draw, kinds
 from floater.lab.study.analyses.plotting import Plot, panels, save
-from floater.lab.study.analyses.probe import Probe, linear_probe, probe, probe_bars
-from floater.lab.study.analyses.reordering import Detection, detect, detection_bars
+from floater.lab.study.analyses.probe import linear_probe, probe, probe_bars
+from floater.lab.study.analyses.reordering import detect
 from floater.lab.study.analyses.same_word import same_word_logits
 from floater.lab.study.analyses.similarity import similarity, similarity_map
 from floater.lab.study.analyses.smoothness import Smoothness, smoothness, smoothness_lines
 from floater.lab.study.analyses.subject import Subject, load_subject
-from floater.lab.study.analyses.terms import Terms, logit_terms, term_maps
+from floater.lab.study.analyses.terms import Terms, logit_terms
 from floater.lab.study.analyses.vectors import all_vectors, heat_map, vectors
 
 __all__ = [
     "KINDS",
-    "Curve",
-    "Detection",
     "Options",
     "Plot",
-    "Probe",
     "Smoothness",
     "Subject",
     "Terms",
     "all_vectors",
     "curves",
     "detect",
-    "detection_bars",
     "draw",
     "flow_curves",
     "head_map",
@@ -50,6 +46,5 @@ __all__ = [
     "similarity_map",
     "smoothness",
     "smoothness_lines",
-    "term_maps",
     "vectors",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from floater.encodings import PositionError
 from floater.encodings.model import count_parameters
-from floater.errors import DataError
+from floater.errors import DataError, nearest
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.attention import head_maps, positional_logits
 from floater.lab.study.analyses.flow import curves, flow_curves
@@ -343,9 +342,7 @@ def draw(source: Source, kind: str, options: Options | None = None) -> Plot:
         floater.errors.DataError: FloaterModel adds no vectors of positions; floater plot shows: same_...
     """
     if kind not in KINDS:
-        near = difflib.get_close_matches(kind, KINDS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(KINDS)}"
-        raise DataError(f"unknown kind of plot '{kind}'; {hint}")
+        raise DataError(f"unknown kind of plot '{kind}'; {nearest(kind, KINDS)}")
     options = options or Options()
     for name, value in vars(options).items():
         if value is not None and name not in KINDS[kind].takes:

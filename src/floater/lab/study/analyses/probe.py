@@ -88,7 +88,6 @@ def probe(
     text: Sequence[str] | None = None,
     *,
     rows: int = 160,
-    seed: int = 0,
 ) -> Probe:
     """Probe for positions in the input of the first block and the output of every block.
 
@@ -101,7 +100,6 @@ def probe(
         length: tokens of a row; by default the training length, at most 128.
         text: lines, which follow one another in the rows.
         rows: number of rows to fit and to test, together.
-        seed: seed of random tokens.
 
     Raises:
         DataError: if the model reads no tokens, has no tokenizer for the text, or that is too short.
@@ -109,9 +107,7 @@ def probe(
     """
     subject = load_subject(source)
     width = subject.length(length, LONGEST)
-    ids = (
-        random_tokens(subject, width, rows, seed) if text is None else text_tokens(subject, text, width, rows)
-    )
+    ids = random_tokens(subject, width, rows) if text is None else text_tokens(subject, text, width, rows)
     tested = max(1, int(HELD_OUT * len(ids)))
     layers = [run_tokens(subject.model, part) for part in torch.split(ids, 32)]
     fits = {}
@@ -121,7 +117,7 @@ def probe(
     return Probe(fits, width, len(ids) - tested, tested, read)
 
 
-def random_tokens(subject: Subject, width: int, rows: int, seed: int = 0) -> Tensor:
+def random_tokens(subject: Subject, width: int, rows: int) -> Tensor:
     """Sample token ids (rows, width) uniformly from the vocabulary.
 
     Raises:
@@ -130,7 +126,7 @@ def random_tokens(subject: Subject, width: int, rows: int, seed: int = 0) -> Ten
     vocabulary = getattr(subject.model.config.get_text_config(), "vocab_size", None)
     if not vocabulary:
         raise DataError(f"{subject.name} has no vocabulary: it reads no tokens")
-    return torch.randint(int(vocabulary), (rows, width), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(int(vocabulary), (rows, width), generator=torch.Generator().manual_seed(0))
 
 
 def text_tokens(subject: Subject, text: Sequence[str], width: int, rows: int) -> Tensor:

@@ -24,9 +24,7 @@ LONGEST, WORDS = 64, 8
 
 
 @torch.no_grad()
-def same_word_logits(
-    source: Source, length: int | None = None, *, words: int = WORDS, seed: int = 0
-) -> dict[str, Tensor]:
+def same_word_logits(source: Source, length: int | None = None, *, words: int = WORDS) -> dict[str, Tensor]:
     """Return the logits of each block where every token is the same word, less the mean of each query.
 
     They are logarithms of the attention weights, mean over some words of the vocabulary. A constant that is
@@ -39,7 +37,6 @@ def same_word_logits(
         source: a model that reads text; see `floater.lab.study.analyses.subject.load_subject`.
         length: number of positions; by default the training length, at most 64.
         words: number of words, sampled uniformly from the vocabulary.
-        seed: seed of the words.
 
     Returns:
         (heads, T, S) by block; NaN where a query does not attend.
@@ -67,7 +64,7 @@ def same_word_logits(
     with evaluation(model), foreign(f"{subject.name} cannot be run on {width} tokens"):
         model.set_attn_implementation("eager")  # others keep no weights
         try:
-            for token in random_tokens(subject, 1, words, seed).flatten().tolist():
+            for token in random_tokens(subject, 1, words).flatten().tolist():
                 inputs = example_inputs(model, torch.full((1, width), token))
                 if has_decoder:
                     inputs["decoder_input_ids"] = inputs["input_ids"]

@@ -56,7 +56,6 @@ def logit_terms(
     text: Sequence[str] | None = None,
     *,
     rows: int = ROWS,
-    seed: int = 0,
 ) -> dict[str, Terms]:
     r"""Split the attention logits of each block into the terms of units and of positions.
 
@@ -83,7 +82,6 @@ def logit_terms(
         length: tokens of a row; by default the training length, at most 64.
         text: lines, which follow one another in the rows; without it tokens are random.
         rows: number of rows.
-        seed: seed of random tokens.
 
     Returns:
         Terms by block, of `rows` rows or as many as the text has.
@@ -107,10 +105,7 @@ def logit_terms(
         raise DataError(f"{subject.name} is not a model of this library, whose logits have the four terms")
     if stack.config.attention != "softmax":
         raise DataError(f"{subject.name} has linear attention: it has no logits")
-    if text is None:
-        ids = random_tokens(subject, width, rows, seed)
-    else:
-        ids = text_tokens(subject, text, width, rows)
+    ids = random_tokens(subject, width, rows) if text is None else text_tokens(subject, text, width, rows)
     body, terms = reader(subject.model), {}
     with evaluation(subject.model):
         entered: list[tuple[Any, ...]] = []

@@ -88,7 +88,7 @@ class Table:
         """Return the cells of a role, all of which must be text; a missing cell is an empty text.
 
         Raises:
-            DataError: if a cell is no text; the message names file, line and column.
+            DataError: if a cell is not text; the message names file, line and column.
         """
         cells = self.values[role]
         for row, cell in enumerate(cells):

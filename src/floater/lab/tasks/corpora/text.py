@@ -106,7 +106,7 @@ def read_json(path: Path) -> Any:
 
     Raises:
         DataError: if the file cannot be read (see `read_lines`), is not JSON or nested too deeply, or has a
-            half of a surrogate pair, which is no text; the message names the line.
+            half of a surrogate pair, which is not text; the message names the line.
     """
     lines = read_lines(path)
     for number, line in enumerate(lines, start=1):
@@ -115,7 +115,7 @@ def read_json(path: Path) -> Any:
 
 
 def check_surrogates(line: str, where: str) -> None:
-    """Refuse a line of JSON with half of a surrogate pair, which is no text."""
+    """Refuse a line of JSON with half of a surrogate pair, which is not text."""
     if half := _HALF.search(_PAIR.sub("", line)):
         raise DataError(f"{where}: {half[0]} is half of a character (a surrogate)")
 

@@ -50,7 +50,7 @@ def locate(path: str) -> str:
 
     Raises:
         DataError: if a package is not installed or has no such folder, a path does not exist or is a model
-            that is not as a training sealed it, or a revision can be neither found nor downloaded.
+            that differs from the one that training sealed, or a revision cannot be found or downloaded.
 
     Example:
         >>> locate("package:no_such_package/model")

@@ -14,7 +14,7 @@ from floater.lab.training.files import MANIFEST
 
 _ENDINGS = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 _OTHERS = {MANIFEST, "trainer_state.json", "all_results.json", "train_results.json"}
-"""Files of a training."""
+"""Files of a training run."""
 _IMAGES, _SENTENCES = "preprocessor_config.json", "sentence_bert_config.json"
 
 

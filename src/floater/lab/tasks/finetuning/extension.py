@@ -197,7 +197,7 @@ def pose(tokens: int, length: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
-    """Add random positions to the batches of a training if the settings ask for them.
+    """Add random positions to the training batches if the settings ask for them.
 
     The positions of a row depend only on the seed, the epoch and the row. For a model whose rotation depends
     on the length of the text, they also depend on the first row of the batch, which determines the span of

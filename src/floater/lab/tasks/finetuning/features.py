@@ -26,6 +26,8 @@ from floater.transformer.outputs import IGNORED
 
 Example = dict[str, Any]
 LABEL = "label"
+MAX_TOKENS = 4096
+"""Maximum number of tokens in a batch of predictions, with padding."""
 
 
 class CutTexts(UserWarning):
@@ -144,7 +146,6 @@ def predict(
     model: PreTrainedModel,
     features: Features,
     tokenizer: PreTrainedTokenizerFast,
-    max_tokens: int = 4096,
 ) -> list[np.ndarray]:
     """Compute the logits of each example; no random number is used, so that the training is unaffected.
 
@@ -152,7 +153,6 @@ def predict(
         model: model to run; its mode (training or evaluation) is restored.
         features: encoded examples; their labels are not used.
         tokenizer: tokenizer of the model.
-        max_tokens: maximum number of tokens in a batch, with padding.
 
     Returns:
         The logits of each example in order, (K,) or (2, T), float32.
@@ -167,7 +167,7 @@ def predict(
     ids = [row["input_ids"] for row in features.rows]
     longest = max(max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids)
     with readable(f"an example of {longest} tokens", "data.max_length"):
-        for indices, result, _ in outputs(model, features, make, max_tokens, baked=True):
+        for indices, result, _ in outputs(model, features, make, MAX_TOKENS, baked=True):
             for i, row in zip(indices, logits(result).float().cpu().numpy(), strict=True):
                 predictions[i] = row[:, : features.lengths[i]] if row.ndim == 2 else row
     return predictions

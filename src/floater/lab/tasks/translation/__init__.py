@@ -369,7 +369,7 @@ class Texts(NamedTuple):
 
 
 def text_of(settings: TranslationSettings | None) -> Texts:
-    """Return the conversions of a run's texts; a saved model that is no run reads plain text.
+    """Return the conversions of a run's texts; a saved model that is not a run reads plain text.
 
     Example:
         >>> from floater.lab.tasks.translation.settings import Data
@@ -400,5 +400,5 @@ def configuration(settings: TranslationSettings, vocabulary: int) -> Any:
 
 
 def decoding_of(settings: TranslationSettings | None) -> Decoding:
-    """Return the decoding settings of a run, or the defaults for a saved model that is no run."""
+    """Return the decoding settings of a run, or the defaults for a saved model that is not a run."""
     return Decoding() if settings is None else settings.decoding

@@ -88,7 +88,7 @@ def table_pairs(source: Any, data: Data | None, *, skip_empty: bool = True) -> P
         skip_empty: as for `read_pairs`.
 
     Raises:
-        DataError: if a table cannot be read, a cell is no text, or no pair is left.
+        DataError: if a table cannot be read, a cell is not text, or no pair is left.
     """
     columns, names = (data.columns, _language_names(data)) if data is not None else (None, None)
     pairs: list[tuple[str, str]] = []
@@ -139,7 +139,7 @@ def read_sources(source: str, data: Data | None) -> tuple[list[str], SourceField
         The sentences, and the fields of the sources that the run's settings name.
 
     Raises:
-        DataError: if the file cannot be read, or a cell is no text or no field.
+        DataError: if the file cannot be read, or a cell is not a text or a field.
     """
     if not is_table(source):
         refuse_text(source, data)

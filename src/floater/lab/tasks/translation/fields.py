@@ -105,7 +105,7 @@ def orders_of(table: Table) -> list[list[int]]:
     """Return the position of each word of the sources of a table in the other order.
 
     Raises:
-        DataError: if a cell is no such order; the message names file and line.
+        DataError: if a cell is not such an order; the message names file and line.
     """
     orders = []
     for row, (line, cell) in enumerate(zip(table.texts("source"), table.values["reordered"], strict=True)):
