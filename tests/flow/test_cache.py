@@ -68,6 +68,13 @@ def test_all_passes_of_a_step_solve_or_none_does():
     assert requires == [[True, True], [False, False], [True, True]]
 
 
+def test_calls_count_again_after_the_steps_of_a_trainer():
+    model, at = encoder(refresh_every=2), torch.arange(5)[None]
+    model.begin_step()
+    model.refresh()
+    assert [model(at).at(0, "q").requires_grad for _ in range(4)] == [True, False, True, False]
+
+
 def test_a_fixed_step_is_a_fifth_of_the_time_between_tokens_unless_it_is_given():
     at = torch.arange(4)[None]
     paper, arguments = encoder(method="rk4", delta=0.5), encoder(method="rk4", delta=0.5, step=0.1)
