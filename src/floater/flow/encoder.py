@@ -495,7 +495,7 @@ def _check_norms(vectors: Tensor, times: Tensor, largest: float) -> None:
 
     Norms up to a bound `largest` that is small enough are not looked at, which would wait for their device.
     """
-    if largest < torch.finfo(vectors.dtype).max ** 0.5:
+    if largest**2 < torch.finfo(vectors.dtype).max:
         return
     fits = vectors.detach().square().sum(-1).isfinite().flatten(1).all(1)
     if not bool(fits.all()):
