@@ -77,3 +77,10 @@ def test_a_refreshed_encoder_goes_on_as_one_just_loaded(refresh_every):
     assert not torch.equal(used(at).at(0, "q"), expected)
     used.refresh()
     assert torch.equal(used(at).at(0, "q"), expected)
+
+
+def test_calls_count_again_after_the_steps_of_a_trainer():
+    model, at = encoder(refresh_every=2), torch.arange(5)[None]
+    model.begin_step()
+    model.refresh()
+    assert [model(at).at(0, "q").requires_grad for _ in range(4)] == [True, False, True, False]

@@ -324,13 +324,8 @@ class FlowEncoder(nn.Module):
 
         Args:
             length: A number of positions for which the passes share one solve; `last_pass` must precede the
-                last of them. None solves in each pass.
-
-        Raises:
-            RuntimeError: if the last pass of the step before did not call the encoder.
+                last of them, and `end_step` follow it. None solves in each pass.
         """
-        if self._shared is not None:
-            self._shared.check()
         self._shared = None if length is None else SharedSolve(length)
         self._by_step = True
         self._cache.calls += 1
@@ -339,6 +334,16 @@ class FlowEncoder(nn.Module):
         """Let the backward pass to come give the parameters the gradients of the whole step."""
         if self._shared is not None:
             self._shared.last = True
+
+    def end_step(self) -> None:
+        """Forget the solve that the passes shared, after the last backward pass and before the update.
+
+        Raises:
+            RuntimeError: if the last pass did not call the encoder.
+        """
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.check()
 
     @property
     def holds_vectors(self) -> bool:
@@ -355,7 +360,7 @@ class FlowEncoder(nn.Module):
         run end with the weights of an uninterrupted one.
         """
         self.solver_state.reset()
-        self._shared = None
+        self._shared, self._by_step = None, False
         self._cache.calls = 0
         if not self._baked:
             self._cache.clear()

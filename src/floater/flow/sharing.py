@@ -38,7 +38,7 @@ class SharedSolve:
         """Check that the gradients of all passes have reached the parameters.
 
         Raises:
-            RuntimeError: if the last pass did not use the vectors.
+            RuntimeError: if the last pass did not call the flow.
         """
         if self._leaf is not None and self._leaf.grad is not None:
             raise RuntimeError("the last pass of a step did not call the flow, whose gradient is lost")
@@ -56,15 +56,21 @@ class SharedSolve:
         count = len(wanted)
         is_range = not wanted.requires_grad and bool((wanted == torch.arange(count).to(wanted)).all())
         if not torch.is_grad_enabled() or not is_range:
-            return solve(wanted)
+            return self._with_earlier(solve(wanted))
         if self._values is None:
             with suppress(FlowError):  # it may diverge beyond the positions of this pass
                 self._values = solve(torch.arange(max(count, self.length)).to(wanted))
                 self._leaf = self._values.detach().requires_grad_()
                 self._values.register_hook(self._added)  # type: ignore[no-untyped-call]
         if self._values is None or self._leaf is None or len(self._values) < count:
-            return solve(wanted)
+            return self._with_earlier(solve(wanted))
         return (self._values if self.last else self._leaf)[:count]
+
+    def _with_earlier(self, solved: Tensor) -> Tensor:
+        """Return vectors of another solve, whose backward pass in the last pass takes the sum along."""
+        if not self.last or self._values is None or self._leaf is None or self._leaf.grad is None:
+            return solved
+        return solved + 0 * self._values[:1]
 
     def _added(self, gradient: Tensor) -> Tensor:
         """Add the gradients of the passes before the last one to that of the last one."""

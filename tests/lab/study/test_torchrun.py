@@ -18,6 +18,7 @@ from floater.lab.study import torchrun
 from floater.lab.study.grid import grid
 from floater.lab.study.settings import Budget
 from floater.lab.study.torchrun import train_together
+from floater.lab.study.trial import error_file, train_trial
 from floater.lab.study.trial_process import TrialProcess
 
 from .small import SIZES, settings
@@ -84,3 +85,18 @@ def test_a_failure_has_the_reason_of_the_process_that_failed(
     train_together(tmp_path, "none-1", 2, error)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2", "scored on one"
     assert started[0][-4:] == ["floater.lab.study.trial", str(tmp_path), "none-1", torchrun.TRAIN]
+
+
+def test_the_error_is_that_of_the_process_that_failed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others then lose their connection to it."""
+    errors = [ValueError("the flow diverges"), RuntimeError("Connection closed by peer")]
+
+    def fail(folder: Path, name: str) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr("floater.lab.study.trial._train", fail)
+    (tmp_path / "trials").mkdir()
+    assert [train_trial(tmp_path, "none-1") for _ in range(2)] == [1, 1]
+    assert error_file(tmp_path, "none-1").read_text(encoding="utf-8") == "the flow diverges"

@@ -10,9 +10,11 @@ import pytest
 from floater.lab.tasks import stored, task
 from floater.lab.tasks.corpora.text import Pairs
 from floater.lab.tasks.language_modeling.data import Rows
+from floater.lab.tasks.prepared import Splits
 from floater.lab.text.ragged import Groups, Ragged, TextLines
 from floater.lab.training.digests import values_digest
 from floater.lab.training.run import ENCODED
+from floater.lab.training.run_data import RunData
 from helpers import equal_runs, kill
 from lab.tasks.language_modeling import small as language_modeling
 from lab.tasks.translation import small as translation
@@ -67,6 +69,20 @@ def test_stored_translation_trains_as_from_memory(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr("floater.lab.tasks.translation.load_corpus", lambda data: 1 / 0)
         assert equal_runs(translation.train(stopped), whole)
+
+
+@pytest.mark.usefixtures("everything_is_large")
+def test_streams_of_a_memory_are_those_of_each_run(tmp_path: Path) -> None:
+    """Their number follows from the batches, not from the data."""
+    language_modeling.write_texts(tmp_path)
+    lm = task("language_modeling")
+    for max_tokens in (64, 32):
+        changes = {"data": {"memory": 8}, "model": {"position": "rotary"}}
+        settings = language_modeling.settings(tmp_path, "run", training={"max_tokens": max_tokens}, **changes)
+        store = stored.store_of(lm, settings, RunData(tmp_path, settings), tmp_path / ENCODED)
+        splits = Splits(*store("text", lambda settings=settings: lm.read(settings)))
+        train = lm.prepare(settings, tmp_path, splits, store).train
+        assert train.streams == max_tokens // settings.data.block
 
 
 @pytest.mark.usefixtures("everything_is_large")

@@ -108,6 +108,17 @@ def test_a_study_needs_what_its_finished_trials_keep_and_a_running_one_has(tmp_p
     assert "they will write up to" in check_disk(trials, trials.trials, 1)
 
 
+def test_a_study_needs_room_for_the_best_models_of_some_variants(tmp_path: Path) -> None:
+    kept = {"settings": {"training": {"keep_best": True, "average_last": 2}}}
+    plain = {"settings": {"training": {"average_last": 2}}}
+    orders = [{"a": plain, "b": kept}, {"b": kept, "a": plain}]
+    entries = {name: {"position": "sinusoidal"} for name in "ab"}
+    several = [{name: entries[name] | order[name] for name in order} for order in orders]
+    trials = [grid(study_settings(tmp_path, models=models, seeds=[1]), "here") for models in several]
+    one, other = (disk_of(each, each.trials, 1)[0] for each in trials)
+    assert one == other
+
+
 def test_a_study_of_generated_problems_knows_its_models(tmp_path: Path) -> None:
     tree = {"task": "generated", "short_to_long": {}, "models": {"alibi": None, "learned": None}}
     tree["settings"] = {"data": {"problem": "parity"}, "model": {"preset": "tiny", "max_length": 600}}

@@ -40,7 +40,7 @@ def _needs(grid: Grid, trial: Trial, sizes: dict[str, Needs | None]) -> Needs | 
     settings = trial.settings
     parts: list[Any] = [settings.model, settings.data, getattr(settings, "plug", None)]
     training = settings.training
-    parts += [training.save_total_limit, training.average_last, training.keep_steps]
+    parts += [training.save_total_limit, training.average_last, training.keep_steps, training.keep_best]
     key = repr(parts)
     if key not in sizes:
         model = None if grid.task is None else grid.task.empty(settings)

@@ -89,7 +89,8 @@ def _recorded(run: Callable[[Path, str], Any], folder: Path, name: str) -> int:
         traceback.print_exc()
         message = " ".join(str(reason).split())
         plain = isinstance(reason, ValueError) and message
-        write_whole(error_file(folder, name), message if plain else f"{type(reason).__name__}: {message}")
+        if not (file := error_file(folder, name)).is_file():  # other processes fail after the first, of it
+            write_whole(file, message if plain else f"{type(reason).__name__}: {message}")
         return 1
     return 0
 

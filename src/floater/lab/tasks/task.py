@@ -173,7 +173,7 @@ class Task(TaskDefinition):
                 "the vocabulary has %s tokens, not data.vocabulary_size=%s: the training text has no more",
                 *map("{:,}".format, (len(processor), asked)),
             )
-        train = store(
+        train = (store if self.stores_tokens(settings) else unstored)(
             "training tokens",
             lambda: self.encode(settings, processor, splits.train, training=True),
             processor,

@@ -188,7 +188,10 @@ class FloaterTrainer(Trainer):
             if (self._resumed_from / MANIFEST).exists() and (why := damage(self._resumed_from)):
                 raise DataError(f"{resume_from_checkpoint} is damaged: {why}")
         self._seed_process()
-        output = super().train(resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
+        try:
+            output = super().train(resume_from_checkpoint, ignore_keys_for_eval=ignore_keys_for_eval)
+        finally:
+            self.forget_steps()  # of which a later use of the model knows nothing
         best = self.state.best_model_checkpoint
         only_best = self.save_total_limit == 1 and not self.keep_best
         if self.args.should_save and only_best and best is not None:
@@ -277,10 +280,14 @@ class FloaterTrainer(Trainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss of a batch, after its backward pass; the flow gets its gradient with the last."""
-        if self.accelerator.sync_gradients:
-            for flow in self.flows():
-                flow.last_pass()
-        return super().training_step(*args, **kwargs)
+        if not self.accelerator.sync_gradients:
+            return super().training_step(*args, **kwargs)
+        for flow in self.flows():
+            flow.last_pass()
+        loss = super().training_step(*args, **kwargs)
+        for flow in self.flows():
+            flow.end_step()
+        return loss
 
     def tokens_of(self, batch: Mapping[str, Any]) -> Tensor | int:
         """Return the number of tokens in a batch that the model reads, for the log."""

@@ -83,6 +83,9 @@ class LanguageModeling(Task):
     def vocabulary_key(self, settings: LanguageModelingSettings) -> Any:
         return settings.objective if settings.data.vocabulary is None else None
 
+    def stores_tokens(self, settings: LanguageModelingSettings) -> bool:
+        return not settings.data.memory  # streams are as many as the rows of a batch of all processes
+
     def encode(self, settings: Any, processor: Any, examples: Texts, *, training: bool = False) -> Any:
         """Pack training texts into rows; validation texts are cut into windows when they are scored."""
         if not training:
