@@ -301,10 +301,10 @@ def attach_flow(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bia
 
 def _slopes(config: Any) -> list[float]:
     if config.model_type == "bloom":
-        return slopes(config.n_head)
+        return slopes(config.n_head).tolist()
     if config.model_type == "falcon":  # it divides its bias as its logits
         heads = config.num_attention_heads
-        return [slope / math.sqrt(config.hidden_size // heads) for slope in slopes(heads)]
+        return [slope / math.sqrt(config.hidden_size // heads) for slope in slopes(heads).tolist()]
     from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
     two = build_mpt_alibi_tensor(config.n_heads, 2)  # slopes times -1 and 0

@@ -52,7 +52,7 @@ class PassPositions:
 
     @functools.cached_property
     def read(self) -> tuple[bool, int]:
-        """Return whether all texts have the positions 0, 1, 2, ..., and the largest of a query, by one read."""
+        """Return whether all texts have the positions 0, 1, 2, ..., and the largest of a query; one read."""
         if self.counted:
             return True, self.length - 1
         every = torch.arange(self.length, device=self.key.device)
@@ -159,7 +159,7 @@ class Watch:
         cached, mask = cached_length(cache), inputs.get("attention_mask")
         if self.biases is not None:
             positions = self._unpadded(words, cached, mask)
-            whole = mask is None or isinstance(mask, Tensor) and mask.ndim == 2
+            whole = mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)
             self._local.current = PassPositions(
                 positions.query,
                 positions.key,
@@ -181,8 +181,8 @@ class Watch:
         if cache is not None and cached and scale != cache.floater_keys.scale:
             raise ExtendError(
                 f"the {cached} keys in the cache are rotated for shorter texts: {self.method!r} rotates a "
-                f"text of {int(query.max()) + 1} tokens otherwise; generate with use_cache=False, or extend by a method "
-                "that rotates all lengths alike, such as 'yarn'"
+                f"text of {int(query.max()) + 1} tokens otherwise; generate with use_cache=False, or extend "
+                "by a method that rotates all lengths alike, such as 'yarn'"
             )
         self._local.current = PassPositions(query, key, scale)
         self._keys.current = KeyPositions(key, scale)
