@@ -13,7 +13,6 @@ from torch import Tensor
 from floater.encodings.card import Card
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
-from floater.encodings.spec import StackSpec
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
