@@ -161,8 +161,8 @@ class FlowEncoder(nn.Module):
         Raises:
             ValueError: if the positions are not two-dimensional, one is negative or not finite, or they have
                 no gradient.
-            RuntimeError: in training mode, with gradients on, after `bake`; in `torch.export` without it; with
-                gradients on, where FSDP1 has replaced the parameters by plain tensors.
+            RuntimeError: in training mode, with gradients on, after `bake`, or where FSDP1 has replaced the
+                parameters by plain tensors; in `torch.export` without `bake`.
             FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
         """
