@@ -42,6 +42,7 @@ class ALiBi(PositionBias):
     denormal numbers, slow to work with; `floater.lab.training.flush_denormals` makes them zero.
 
     Example:
+        >>> from floater.encodings.spec import StackSpec
         >>> model = ALiBi(StackSpec(dim=8, heads=1, layers=1, max_length=16))
         >>> (model.correlation(model.prepare(Positions.arange(2)), 0) * 256).tolist()
         [[[[-0.0, -1.0], [-1.0, -0.0]]]]
