@@ -18,17 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_a
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 aten = torch.ops.aten
-# Operations after which Python or the CPU has a value of the device, which must finish all its work before.
-READS = {
-    aten._local_scalar_dense.default,
-    aten.nonzero.default,
-    aten.equal.default,
-    aten.is_nonzero.default,
-    aten.masked_select.default,
-    aten._unique2.default,
-    aten.unique_dim.default,
-    aten.repeat_interleave.Tensor,
-}
+# Tags of operations whose result or its shape depends on values: the device must finish all its work before.
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 # packed sequences have their lengths on the CPU, on every device
 _COPIES = {
     aten._to_copy.default,
@@ -137,7 +128,7 @@ def _call(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             _count("copy_")
         _inner(args[0]).copy_(_inner(args[1]))
         return args[0]
-    if remote and (func in READS or (func in _INDEXING and _by_mask(args[1]))):
+    if remote and (_by_mask(args[1]) if func in _INDEXING else not _READS.isdisjoint(func.tags)):
         _count(func.__name__)
     if func is aten._conj.default:  # the bit of a lazy conjugate is not resolved below the dispatch to Python
         return to_second(torch.ops.aten._conj_physical.default(_inner(args[0])))

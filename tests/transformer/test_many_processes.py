@@ -210,6 +210,34 @@ def check_wrapping_by_size(folder: Path) -> None:
                 wrapped(ids)
 
 
+def check_flat_weights(folder: Path) -> None:
+    """FSDP1 trains flows whose weights stay parameters, and is refused in one line where they do not."""
+    torch.manual_seed(0)
+    ids = torch.arange(40)[None] % SIZES["vocabulary"]
+    models = [FloaterForCausalLM(config("floater", {}, is_decoder=True))]
+    models += [LlamaForCausalLM.from_pretrained(folder) for _ in range(2)]
+    floater.plug(models[1])
+    floater.extend(models[2], 64, "clex")
+    for model, refusals in zip(models, ({False}, {False}, {False, True}), strict=True):
+        randomize_zeros(model.train())
+        for keep in (False, True):
+            wrapped = FullyShardedDataParallel(
+                copy.deepcopy(model), use_orig_params=keep, device_id=torch.device("cpu")
+            )
+            if keep in refusals:
+                with pytest.raises(
+                    (RuntimeError, ValueError), match=r"^(a flow has no parameters|FSDP1 and) .*fully_shard"
+                ):
+                    wrapped(ids, use_cache=False)
+                continue
+            for each in (model, wrapped):
+                optimizer = torch.optim.SGD(each.parameters(), 1.0)
+                each(ids, use_cache=False).logits.square().mean().backward()
+                optimizer.step()
+            with FullyShardedDataParallel.summon_full_params(wrapped):
+                torch.testing.assert_close([*wrapped.parameters()], [*model.parameters()])
+
+
 @contextlib.contextmanager
 def keys_of_all_processes() -> Iterator[None]:
     """Let causal SDPA attend to the keys of earlier processes, as `context_parallel` does on a GPU."""
@@ -289,6 +317,7 @@ def compare(folder: Path) -> int:
     check_fsdp([init_device_mesh("cpu", (2,)), alone])
     check_a_precision_of_its_own()
     check_wrapping_by_size(folder / "llama")
+    check_flat_weights(folder / "llama")
     served = check_tensor_parallel(mesh)
     assert {"none", "rotary", "sinusoidal", "floater", "learned"} <= {*served}
     check_refusals(mesh)

@@ -161,7 +161,8 @@ class FlowEncoder(nn.Module):
         Raises:
             ValueError: if the positions are not two-dimensional, one is negative or not finite, or they have
                 no gradient.
-            RuntimeError: in training mode, with gradients on, after `bake`; in `torch.export` without it.
+            RuntimeError: in training mode, with gradients on, after `bake`, or where FSDP1 has replaced the
+                parameters by plain tensors; in `torch.export` without `bake`.
             FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
         """
@@ -466,6 +467,11 @@ class FlowEncoder(nn.Module):
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the vectors depend on."""
+        if torch.is_grad_enabled() and "start" not in self._parameters:
+            raise RuntimeError(
+                "a flow has no parameters under FSDP1 with use_orig_params=False, or in nn.DataParallel, and "
+                "would not be trained: pass use_orig_params=True, or wrap by fully_shard"
+            )
         return self.parameters()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -111,8 +111,8 @@ class SeqPE(PositionBias):
 
     def digit_values(self, at: Tensor) -> Tensor:
         """Return the digits of integers (N,), the highest first, (N, digits)."""
-        powers = [10**n for n in reversed(range(len(self.ranks)))]
-        return at[:, None] // torch.tensor(powers, device=at.device) % 10
+        powers = 10 ** torch.arange(len(self.ranks) - 1, -1, -1, device=at.device)
+        return at[:, None] // powers % 10
 
     def vectors(self, at: Tensor) -> Tensor:
         """Return p of integer positions (N,), (N, dim)."""

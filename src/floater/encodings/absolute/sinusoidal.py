@@ -120,7 +120,7 @@ class Sinusoidal(AddedVectors):
     def vectors(self, state: Tensor, layer: int) -> Tensor:
         if not self.recurs:
             return state
-        number = torch.tensor(layer + 1, device=state.device)
+        number = torch.full((), layer + 1, device=state.device)
         return state + sinusoid(number, self.spec.dim, dtype=self.dtype)
 
     def prepare_times(self, positions: Positions) -> None:

@@ -51,7 +51,7 @@ class GridALiBi(PositionBias):
     def __init__(self, spec: StackSpec, *, axes: int = 2) -> None:
         super().__init__(spec)
         at_least_one(axes=axes)
-        self.axes, self.slopes = axes, slopes(spec.heads)
+        self.axes = axes
 
     def prepare(self, positions: Positions) -> Tensor:
         query, key = coordinates(positions, self.axes, "alibi_grid")
@@ -60,7 +60,7 @@ class GridALiBi(PositionBias):
             (key[:, None, :, axis] - query[:, :, None, axis]).to(dtype).square() for axis in range(self.axes)
         )
         assert isinstance(squares, Tensor)
-        return -squares.sqrt()[:, None] * squares.new_tensor(self.slopes)[:, None, None]
+        return -squares.sqrt()[:, None] * slopes(self.spec.heads, squares.device).to(dtype)[:, None, None]
 
     def correlation(self, state: Tensor, layer: int) -> Tensor:
         return state  # a matrix, which no kernel computes tile by tile

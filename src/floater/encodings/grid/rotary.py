@@ -221,5 +221,5 @@ class MRope(GridRotary):
 
     def prepare(self, positions: Positions) -> Tensor:
         query, _ = coordinates(positions, 3, "mrope")
-        read = query.double()[..., self.axis_of_pair]
+        read = torch.stack([query[..., axis] for axis in self.axis_of_pair], -1).double()
         return (read * frequencies(self.head_dim, self.base, query.device))[:, :, None]

@@ -75,7 +75,7 @@ class Gaussian(PositionBias):
 
     def _gaussian(self, delta: Tensor) -> Tensor:
         delta = delta if delta.is_floating_point() else delta.float()
-        centres = torch.tensor(self.offsets, dtype=delta.dtype, device=delta.device)[:, None, None]
+        centres = torch.stack([delta.new_full((1, 1), offset) for offset in self.offsets])
         return -((delta - centres) / self.std).square() / 2
 
 

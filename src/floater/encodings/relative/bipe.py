@@ -92,7 +92,6 @@ class BiPE(PositionModel):
             raise PositionError(f"delimiters is {delimiters!r}; token ids are not negative")
         self.delimiters = tuple(delimiters)
         self.rotary = Rotary(spec, pairs=pairs, base=base) if between == "rotary" else None
-        self.slopes = [96 * slope for slope in slopes(spec.heads)]
         self.table = nn.Parameter(torch.empty(spec.max_length, spec.dim))
         self.reset_parameters()
 
@@ -130,8 +129,8 @@ class BiPE(PositionModel):
         if self.rotary is not None:
             return Levels(offset, self.rotary.prepare(Positions(number, number)), None)
         far = (number[:, None, :] - number[:, :, None]).abs()[:, None]
-        slope = torch.tensor(self.slopes, dtype=self.table.dtype, device=far.device)
-        return Levels(offset, None, -far * slope[:, None, None])
+        slope = 96 * slopes(self.spec.heads, far.device)
+        return Levels(offset, None, -far * slope.to(self.table.dtype)[:, None, None])
 
     def embed(self, x: Tensor, state: Levels) -> Tensor:
         return x + self.table[state.offset].to(x.dtype)

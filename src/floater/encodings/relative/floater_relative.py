@@ -231,10 +231,10 @@ class FloaterRelative(PositionBias):
     def _stored(self, distances: Distances) -> Tensor:
         """Return the baked biases (U, blocks, heads) at distances."""
         assert self.baked is not None
-        # the last distance of a skewed view belongs to no pair
         values = distances.values
-        occurring = values[:-1] if distances.index is None else values
         if not (self.endless or torch.compiler.is_compiling()):
+            # the last distance of a skewed view belongs to no pair
+            occurring = distances.counted[:-1] if distances.index is None else distances.counted
             check_baked(occurring.abs(), self.baked, "distances")
         return self.biases[values.clamp(1 - self.baked, self.baked) + self.baked - 1]
 

@@ -161,12 +161,12 @@ def _flow(
         # a bucket without a distance below `count` stays 0: no text reaches it
         sides = table.options["bidirectional"]
         options = {"bidirectional": sides, "num_buckets": count, "max_distance": count}
-        distances = torch.arange(1 - count, count, device=table.weight.device)
-        # the nearest distance of a bucket is written last
-        distances = distances[distances.abs().argsort(descending=True, stable=True)]
-        values = biases.continued_bias(table.flow, table.trained, distances, table.old)
+        every, device = range(1 - count, count), table.weight.device
+        values = biases.continued_bias(table.flow, table.trained, every, table.old, device)
+        distances = torch.arange(every.start, every.stop, device=device)
+        order = distances.abs().argsort(descending=True, stable=True)  # the nearest is written last
         weight = values.new_zeros(count, values.shape[1])
-        weight[table.bucket(distances, **options)] = values
+        weight[table.bucket(distances[order], **options)] = values[order]
         weights[f"{path}.relative_attention_bias.weight"] = weight
         config = copies[id(model.config)]  # T5 copies it for its encoder and its decoder
         config.relative_attention_num_buckets = config.relative_attention_max_distance = count

@@ -95,12 +95,15 @@ def attend(
 
     if rule.group is None or not getattr(module, "floater_grouped", False):
         return plain(query, key, value, mask)
+    counts_up, longest = current.read
     far = queries >= rule.trained if causal else _span(keys, queries, mask) >= rule.trained
-    if not bool(far.any()):
+    some, every = (longest >= rule.trained, True) if causal else torch.stack((far.any(), far.all())).tolist()
+    if not some:
         return plain(query, key, value, mask)
     options = {name: kwargs[name] for name in ("scaling", "dropout", "softcap") if name in kwargs}
     grouped = _GroupedAttention(module, rule, rule.group, key, value, keys, **options)
-    if rule.function == "eager" or not _counts_up(queries, keys) or not (causal or bool(far.all())):
+    counts_up = counts_up and key.shape[2] == current.length
+    if rule.function == "eager" or not counts_up or not every:
         return grouped.attend(query, mask, queries, far)
     cached = key.shape[2] - query.shape[2]
     near = max(0, rule.trained - cached) if causal else 0
@@ -118,12 +121,6 @@ def _slots(keys: Tensor, size: int) -> Tensor:
     """Return the positions of the keys in the slots of a layer's cache, (batch or 1, S)."""
     keys = keys[:, -size:]  # a cache of a window has the last keys
     return F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
-
-
-def _counts_up(queries: Tensor, keys: Tensor) -> bool:
-    """Return whether the positions of all rows are consecutive from 0."""
-    counted = torch.arange(keys.shape[1], device=keys.device)
-    return bool((keys == counted).all() and (queries == counted[-queries.shape[1] :]).all())
 
 
 def _visible(mask: Tensor) -> Tensor:

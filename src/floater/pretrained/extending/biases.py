@@ -34,8 +34,11 @@ used, and number of log-spaced far distances."""
 Bias = Callable[[Tensor], Tensor]
 """Function from distances key - query (N,) to biases (N, heads)."""
 
+FlowBias = Callable[[range, torch.device], Tensor]
+"""Function from distances key - query and a device to biases (N, heads) of a flow."""
 
-def continued_bias(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Tensor:
+
+def continued_bias(flow: FlowBias, trained: Bias, distances: range, old: int, device: torch.device) -> Tensor:
     """Return a trained bias, which a flow continues beyond the training length.
 
     Distances below `old` have the trained bias, bit for bit. From there the flow continues its last value:
@@ -44,23 +47,29 @@ def continued_bias(flow: Bias, trained: Bias, distances: Tensor, old: int) -> Te
     Args:
         flow: biases of the flow, which is fitted to the trained bias.
         trained: trained bias.
-        distances: distances key - query, (N,).
+        distances: distances key - query; a range, so that none is read from the device.
         old: training length.
+        device: device of the result.
 
     Returns:
         The biases, (N, heads).
     """
-    ends = distances.new_tensor([-(old - 1), old - 1])
-    near = trained(distances.clamp(1 - old, old - 1))
-    if not bool((distances.abs() >= old).any()):
+    delta = torch.arange(distances.start, distances.stop, device=device)
+    near = trained(delta.clamp(1 - old, old - 1))
+    if -old < distances.start and distances.stop <= old:
         return near
-    solved = flow(torch.cat((ends, distances))).to(near.dtype)
-    last = torch.where((distances > 0)[:, None], solved[1], solved[0])
-    return torch.where((distances.abs() >= old)[:, None], near + solved[2:] - last, near)
+    every = range(min(distances.start, 1 - old), max(distances.stop, old))
+    solved = flow(every, device).to(near.dtype)
+    first, last = solved[every.index(1 - old)], solved[every.index(old - 1)]
+    change = solved[every.index(distances[0]) :][: len(distances)] - torch.where(
+        delta[:, None] > 0, last, first
+    )
+    return torch.where((delta.abs() >= old)[:, None], near + change, near)
 
 
-def _at(flow: FloaterRelative, distances: Tensor) -> Tensor:
-    return flow.bias_table(Distances(distances, None, (1, len(distances)))).biases[:, 0]
+def _at(flow: FloaterRelative, distances: range, device: torch.device) -> Tensor:
+    delta = torch.arange(distances.start, distances.stop, device=device)
+    return flow.bias_table(Distances(delta, None, (1, len(delta)), distances.start)).biases[:, 0]
 
 
 class CachedBias:
@@ -72,24 +81,21 @@ class CachedBias:
 
     def __init__(self, flow: Callable[[], FloaterRelative]) -> None:
         self.flow = flow
-        self._cache: tuple[Snapshot, int, Tensor] | None = None
+        self._cache: tuple[Snapshot, range, Tensor] | None = None
 
-    def __call__(self, distances: Tensor) -> Tensor:
-        """Return the biases (N, heads) at distances (N,)."""
+    def __call__(self, distances: range, device: torch.device) -> Tensor:
+        """Return the biases (N, heads) at distances."""
         flow = self.flow()
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return _at(flow, distances)
-        low, high = int(distances.min()), int(distances.max())
+            return _at(flow, distances, device)
         cache = self._cache
-        if cache is not None and not cache[0].matches(flow, distances.device):
+        if cache is not None and not cache[0].matches(flow, device):
             cache = None
-        if cache is None or low < cache[1] or high >= cache[1] + len(cache[2]):
-            ends = min(low, 1 - flow.spec.max_length), max(high, 0)
+        if cache is None or distances[0] not in cache[1] or distances[-1] not in cache[1]:
+            every = range(min(distances.start, 1 - flow.spec.max_length), max(distances.stop, 1))
             with torch.inference_mode(False), torch.no_grad():
-                every = torch.arange(ends[0], ends[1] + 1, device=distances.device)
-                biases = _at(flow, every)
-                cache = self._cache = Snapshot(flow, distances.device), ends[0], biases
-        return cache[2][distances - cache[1]]
+                cache = self._cache = Snapshot(flow, device), every, _at(flow, every, device)
+        return cache[2][cache[1].index(distances[0]) :][: len(distances)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"flow": self.flow, "_cache": None}
@@ -148,8 +154,9 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
     with torch.no_grad():
         for row, readout in enumerate(solved()[0]):
             flow.readout[row].copy_(readout)
-        every = torch.arange(1 - old, 1 if len(sides) == 1 else old, device=device)
-        missed = (_at(flow, every).double() - trained(every).double()).square()
+        every = range(1 - old, 1 if len(sides) == 1 else old)
+        expected = trained(torch.arange(every.start, every.stop, device=device))
+        missed = (_at(flow, every, device).double() - expected.double()).square()
     return float(missed.mean().sqrt())
 
 
@@ -180,9 +187,10 @@ class Buckets(nn.Module):
     def forward(self, distances: Tensor) -> Tensor:
         """Return the biases (T, S, heads) at the distances (T, S) of all pairs."""
         refuse_trace(ExtendError, "a model with an extended bias", "trace the model before it is extended")
-        low, high = torch.stack(distances.aminmax()).tolist()
-        every = torch.arange(low, high + 1, device=distances.device)
-        return F.embedding(distances - low, continued_bias(self.flow, self.trained, every, self.old))
+        slots = distances.shape[1]  # whatever the query, no key is further away
+        every = range(1 - slots, slots)
+        table = continued_bias(self.flow, self.trained, every, self.old, distances.device)
+        return F.embedding(distances - every.start, table)
 
 
 def _distance(relative_position: Tensor, **options: Any) -> Tensor:
@@ -231,24 +239,23 @@ class Linear:
         difference is added to the mask.
         """
         masked = self.name == "attention_mask"
-        low, high = 1 - positions.length, positions.query.shape[1] - 1
-        if not positions.counts_up:
-            delta = positions.key[:, None, :] - positions.query[:, :, None]
-            low, high = torch.stack(delta.aminmax()).tolist()
-        every = torch.arange(low, high + 1, device=argument.device)
-        table = continued_bias(self.flow, self.trained, every, self.old)
-        table = (table - self.trained(every) if masked else table).to(argument.dtype).T.contiguous()
-        if positions.counts_up:  # query t, counted from 0, and key s use entry s - t + T - 1
+        every = range(
+            1 - positions.length, positions.query.shape[1] if positions.counted else positions.length
+        )
+        table = continued_bias(self.flow, self.trained, every, self.old, argument.device)
+        if masked:
+            table = table - self.trained(torch.arange(every.start, every.stop, device=argument.device))
+        table = table.to(argument.dtype).T.contiguous()
+        if positions.counted:  # query t, counted from 0, and key s use entry s - t + T - 1
             bias = table.unfold(1, positions.length, 1).flip(1)[None]
         else:
-            bias = table[:, delta - low].transpose(0, 1)  # (batch or 1, heads, T, S)
+            delta = positions.key[:, None, :] - positions.query[:, :, None]
+            bias = table[:, delta - every.start].transpose(0, 1)  # (batch or 1, heads, T, S)
         if (size := mask.shape[-1]) > bias.shape[-1]:  # with a static cache
             bias = F.pad(bias, (0, size - bias.shape[-1]))
         if not masked:
             return bias[0]
-        if len(bias) == 1 and bool((argument == argument[:1]).all()):  # texts without padding share one mask
-            argument = argument[:1]
-        return bias + argument
+        return bias + (argument[:1] if positions.alike else argument)
 
 
 def biased_parts(model: nn.Module) -> list[Any]:
@@ -294,10 +301,10 @@ def attach_flow(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bia
 
 def _slopes(config: Any) -> list[float]:
     if config.model_type == "bloom":
-        return slopes(config.n_head)
+        return slopes(config.n_head).tolist()
     if config.model_type == "falcon":  # it divides its bias as its logits
         heads = config.num_attention_heads
-        return [slope / math.sqrt(config.hidden_size // heads) for slope in slopes(heads)]
+        return [slope / math.sqrt(config.hidden_size // heads) for slope in slopes(heads).tolist()]
     from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
     two = build_mpt_alibi_tensor(config.n_heads, 2)  # slopes times -1 and 0

@@ -17,6 +17,7 @@ from floater.encodings.relative.waves import frequencies
 from floater.flow import solve
 from floater.flow.snapshot import Snapshot
 from floater.flow.vector_fields import FieldLinear
+from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.watch import Watch
 
 SCALINGS = ("yarn", "linear", "ntk", "dynamic")
@@ -104,7 +105,15 @@ class ScaleFlow(nn.Module):
 
         Args:
             scale: scale of the text, at least 1.
+
+        Raises:
+            ExtendError: under FSDP1 or `nn.DataParallel`, whose weights are plain attributes.
         """
+        if any("weight" in vars(layer) for layer in (self.field.inner, self.field.outer)):
+            raise ExtendError(
+                "FSDP1 and nn.DataParallel hide the weights of 'clex' from its solver; wrap the model by "
+                "fully_shard or DistributedDataParallel"
+            )
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return self._solved(scale)
         values = self.field, self.dim, self.theta, self.trained, self.start

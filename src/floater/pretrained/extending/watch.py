@@ -34,12 +34,16 @@ class PassPositions:
             first token of a row that is not padding.
         key: positions of the cached tokens and of the tokens that are read, (batch or 1, S), likewise.
         scale: scale of the rotation, see `Watch`.
+        counted: whether all texts are known to have the positions 0, 1, 2, ... without a look at them.
+        alike: whether all texts are known to have the same mask, as without padding.
         shared: values that the blocks share until the pass ends, by name.
     """
 
     query: Tensor
     key: Tensor
     scale: float
+    counted: bool = False
+    alike: bool = False
     shared: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -48,10 +52,14 @@ class PassPositions:
         return self.key.shape[1]
 
     @functools.cached_property
-    def counts_up(self) -> bool:
-        """Return whether all texts have the positions 0, 1, 2, ..."""
-        every = torch.arange(self.length, device=self.key.device)[None]
-        return torch.equal(self.key, every) and torch.equal(self.query, every[:, -self.query.shape[1] :])
+    def read(self) -> tuple[bool, int]:
+        """Return whether all texts have the positions 0, 1, 2, ..., and the largest of a query; one read."""
+        if self.counted:
+            return True, self.length - 1
+        every = torch.arange(self.length, device=self.key.device)
+        same = (self.key == every).all() & (self.query == every[-self.query.shape[1] :]).all()
+        counts_up, last = torch.stack((same.long(), self.query.max())).tolist()
+        return bool(counts_up), last
 
 
 def require_pass(current: PassPositions | None) -> PassPositions:
@@ -152,7 +160,14 @@ class Watch:
         cached, mask = cached_length(cache), inputs.get("attention_mask")
         if self.biases is not None:
             positions = self._unpadded(words, cached, mask)
-            self._local.current = PassPositions(positions.query, positions.key, 1.0)
+            whole = mask is None or (isinstance(mask, Tensor) and mask.ndim == 2)
+            self._local.current = PassPositions(
+                positions.query,
+                positions.key,
+                1.0,
+                counted=positions.starts == (cached, 0),
+                alike=whole and positions.key_valid is None and inputs.get("position_ids") is None,
+            )
             return None
         positions = build_positions(
             words.shape[:2],
@@ -161,13 +176,14 @@ class Watch:
             device=words.device,
         )
         query, key = (part.expand(len(words), -1) for part in (positions.query, positions.key))
-        length = int(query.max()) + 1
-        scale = 1.0 if self.scale is None else float(self.scale(length))
+        scale = 1.0
+        if self.scale is not None:
+            scale = float(self.scale(int(query.max()) + 1 if positions.below is None else positions.below))
         if cache is not None and cached and scale != cache.floater_keys.scale:
             raise ExtendError(
                 f"the {cached} keys in the cache are rotated for shorter texts: {self.method!r} rotates a "
-                f"text of {length} tokens otherwise; generate with use_cache=False, or extend by a method "
-                "that rotates all lengths alike, such as 'yarn'"
+                f"text of {int(query.max()) + 1} tokens otherwise; generate with use_cache=False, or extend "
+                "by a method that rotates all lengths alike, such as 'yarn'"
             )
         self._local.current = PassPositions(query, key, scale)
         self._keys.current = KeyPositions(key, scale)
@@ -176,7 +192,8 @@ class Watch:
         if self.attention is None:
             return None
         first = _first(key, mask)
-        return args, {**kwargs, PASS: PassPositions(query - first, key - first, scale)}
+        counted = mask is None and positions.starts == (cached, 0)
+        return args, {**kwargs, PASS: PassPositions(query - first, key - first, scale, counted)}
 
     def leave(self, output: Any) -> None:
         """Store the positions of keys in the cache that the body returns."""
