@@ -29,7 +29,7 @@ def slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """
     power = 2 ** int(math.log2(heads))
     count = torch.arange(heads, device=device)
-    exponents = torch.where(count < power, 2 * count + 2, 2 * (count - power) + 1) * (-4 / power)
+    exponents: Tensor = torch.where(count < power, 2 * count + 2, 2 * (count - power) + 1) * (-4 / power)
     return exponents.to(wide_dtype(exponents.device)).exp2()
 
 
