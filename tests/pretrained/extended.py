@@ -89,7 +89,7 @@ def operators(model: Any, **inputs: Tensor) -> list[tuple[str, Any, Any]]:
     """Return the operators of a forward pass in their order."""
     with Operators() as recorded:
         zoo.output(model, **inputs)
-    return recorded.found
+    return recorded.calls
 
 
 def noisy(model: Any) -> None:

@@ -164,7 +164,7 @@ def test_far_distances_are_grouped(real):
         for j, s in enumerate(at[0].tolist()):
             d = abs(t - s)
             beyond = (d - 4) / 3 if real else (d - 4) // 3
-            assert float(actual[0, i, j]) == pytest.approx(-bias.slopes[0] * (d if d <= 4 else 4 + beyond))
+            assert float(actual[0, i, j]) == pytest.approx(-(2**-4) * (d if d <= 4 else 4 + beyond))
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])

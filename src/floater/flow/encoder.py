@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from floater.flow.cache import VectorCache, VectorTable
 from floater.flow.choices import check_length
@@ -467,7 +468,8 @@ class FlowEncoder(nn.Module):
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the vectors depend on."""
-        if torch.is_grad_enabled() and "start" not in self._parameters:
+        hidden = "start" not in self._parameters and not is_parametrized(self, "start")
+        if hidden and torch.is_grad_enabled() and self.start.requires_grad:
             raise RuntimeError(
                 "a flow has no parameters under FSDP1 with use_orig_params=False, or in nn.DataParallel, and "
                 "would not be trained: pass use_orig_params=True, or wrap by fully_shard"
