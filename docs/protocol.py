@@ -73,7 +73,7 @@ def table(trials: Trials) -> str:
         del differences[FLOW]
         ps = {name: p for name, values in differences.items() if (p := paired_t_p(values)) is not None}
         corrected = dict(zip(ps, holm([*ps.values()]), strict=True))
-        p = {name: f"{corrected[name]:.3f}" if name in corrected else "" for name in differences}
+        p = {name: _p(corrected[name]) if name in corrected else "" for name in differences}
         return {name: (spread(values, 1), p[name]) for name, values in differences.items()}
 
     main, second = compared(bins[-1:]), compared(further)
@@ -86,6 +86,10 @@ def table(trials: Trials) -> str:
         cells += [*main.get(name, ("", "")), *second.get(name, ("", ""))]
         lines.append(f"| `{name}` | {rates[name]} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def choice(trials: Trials) -> str:
