@@ -219,6 +219,15 @@ class Runs:
     def weights_of(self, name: str) -> bytes:
         return (self.folder / name / "model" / "model.safetensors").read_bytes()
 
+    def is_refused(self, name: str, command: Command, tally: Tally, what: str) -> bool:
+        """Count a run that is over, remove it, and return whether it was refused in one line."""
+        tally.cases += 1
+        if not (command.code == 2 and command.is_line):
+            self.judge(name, command, tally, what)
+            return False
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        return True
+
     def judge(self, name: str, command: Command, tally: Tally, what: str) -> None:
         """Count a run that is over, and remove it."""
         tally.see(command, what)

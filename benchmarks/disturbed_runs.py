@@ -102,13 +102,7 @@ def corruptions(count: int, folder: Path, chance: random.Random) -> Tally:
         shutil.copytree(runs.folder / "template", runs.folder / name)
         file = chance.choice(sorted(path for path in (runs.folder / name).rglob("*") if path.is_file()))
         what = f"{file.relative_to(runs.folder / name)}: {corrupted(file, chance)}"
-        command = runs.train(name).finish()
-        tally.cases += 1
-        if command.code == 2 and command.is_line:
-            refused += 1
-            shutil.rmtree(runs.folder / name)
-        else:
-            runs.judge(name, command, tally, what)
+        refused += runs.is_refused(name, runs.train(name).finish(), tally, what)
     whole = count - refused - tally.told
     tally.notes.insert(
         0,
@@ -230,12 +224,7 @@ def launchers(count: int, folder: Path, chance: random.Random) -> Tally:
     for case in range(count):
         name, variables = f"launched-{case}", environment(chance)
         command = runs.train(name, environment=variables).finish()
-        tally.cases += 1
-        if command.code == 2 and command.is_line:
-            refused += 1
-            shutil.rmtree(runs.folder / name, ignore_errors=True)
-        else:
-            runs.judge(name, command, tally, f"{variables}")
+        refused += runs.is_refused(name, command, tally, f"{variables}")
     tally.notes.insert(0, f"{refused} were refused in a line, the others trained the same weights")
     return tally
 

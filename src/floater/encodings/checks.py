@@ -45,16 +45,6 @@ def is_whole(value: Any) -> bool:
     return is_number(value) and isinstance(value, Integral)
 
 
-def is_count(value: object) -> bool:
-    """Return whether something is a whole number of at least 1, of Python's own type.
-
-    Example:
-        >>> is_count(2), is_count(True), is_count(2.0), is_count(0)
-        (True, False, False, False)
-    """
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
 def at_least_one(**options: float | None) -> None:
     """Refuse options below 1; None, a default, is allowed.
 

@@ -1,4 +1,4 @@
-"""Checks of arguments: one of a few valid values, and a number of positions."""
+"""Checks of arguments: one of a few valid values, and whole numbers."""
 
 from __future__ import annotations
 
@@ -29,6 +29,16 @@ def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:
         raise ValueError(f"unknown {argument} {value!r}; valid: {', '.join(map(repr, ordered))}")
 
 
+def is_count(value: object) -> bool:
+    """Return whether something is a whole number of at least 1, of Python's own type.
+
+    Example:
+        >>> is_count(2), is_count(True), is_count(2.0), is_count(0)
+        (True, False, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def check_length(length: object) -> None:
     """Check a number of positions.
 
@@ -40,5 +50,5 @@ def check_length(length: object) -> None:
         Traceback (most recent call last):
         ValueError: length must be a whole number of at least 1 position, got 0
     """
-    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+    if not is_count(length):
         raise ValueError(f"length must be a whole number of at least 1 position, got {length!r}")

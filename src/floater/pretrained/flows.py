@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.floater import learned_field
-from floater.encodings.checks import is_count, is_number, one_of
+from floater.encodings.checks import is_number, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import check_options, options
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.sharded import gather_weights
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
-from floater.flow.choices import check_length
+from floater.flow.choices import check_length, is_count
 from floater.flow.solve import check_options as solve_options
 from floater.flow.vectors import as_slice
 from floater.positions.tracing import require

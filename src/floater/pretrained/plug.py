@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from floater.encodings.checks import chosen_blocks, is_count, one_of
+from floater.encodings.checks import chosen_blocks, one_of
+from floater.flow.choices import is_count
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.clocks import Clocks, active, add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError

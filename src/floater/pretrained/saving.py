@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from floater.encodings.checks import is_count
 from floater.encodings.errors import PositionError
 from floater.errors import first_line
+from floater.flow.choices import is_count
 from floater.guard import original
 from floater.pretrained.card import write_card
 from floater.pretrained.clocks import Clocks

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from floater.encodings.checks import is_count
 from floater.errors import first_line
+from floater.flow.choices import is_count
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend_biases import extend_biases
 from floater.pretrained.extending.extend_rotary import extend_rotary

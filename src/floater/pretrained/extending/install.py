@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from floater.encodings.checks import is_count
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.sharded import whole_gradient
+from floater.flow.choices import is_count
 from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.tables import find_tables

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from floater.encodings.checks import is_count
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
+from floater.flow.choices import is_count
 from floater.pretrained.extending import native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.plug import inner
