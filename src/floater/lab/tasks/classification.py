@@ -23,6 +23,7 @@ from floater.lab.tasks.measurement import Measurement, accuracy
 from floater.lab.tasks.prepared import Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import SplitData, label_maps
+from floater.lab.text.ragged import Records
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import check_numbers
 
@@ -158,22 +159,22 @@ class Classification(FineTuning):
         starts = [
             range(0, max(1, len(ids)), room) if settings.data.long == "parts" else (0,) for ids in texts
         ]
-        features = Texts(
-            [
-                {"input_ids": [*before, *ids[start : start + room], *after]}
-                for ids, begins in zip(texts, starts, strict=True)
-                for start in begins
-            ],
+        classes = classes_of(examples)
+        rows = (
+            {"input_ids": [*before, *ids[start : start + room], *after]}
+            | ({LABEL: classes.index(text.label)} if training else {})
+            for text, ids, begins in zip(examples, texts, starts, strict=True)
+            for start in begins
+        )
+        return Texts(
+            Records(rows),
             source=examples,
             cut=sum(len(ids) > room for ids in texts) if settings.data.long == "cut" else 0,
             limit="data.max_length" if settings.data.max_length else "extend.length",
             text_of=[index for index, begins in enumerate(starts) for _ in begins],
             sizes=[len(before) + len(ids) + len(after) for ids in texts],
-            classes=classes_of(examples),
+            classes=classes,
         )
-        for row, index in zip(features.rows if training else (), features.text_of, strict=False):
-            row[LABEL] = features.classes.index(examples[index].label)
-        return features
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Texts) -> Measurement:  # type: ignore[override]
         names = model.config.id2label

@@ -36,7 +36,7 @@ class Examples(Protocol):
 
 @dataclass
 class Encoded(Dataset[Any]):
-    """Encoded examples in a list.
+    """Encoded examples and their lengths.
 
     Args:
         rows: encoded examples, the items of a batch.
@@ -48,7 +48,7 @@ class Encoded(Dataset[Any]):
         {'input_ids': [5, 6]}
     """
 
-    rows: list[Any]
+    rows: Sequence[Any]
     lengths: list[int]
     source: Any = None
 

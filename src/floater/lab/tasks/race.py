@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +14,11 @@ from transformers import AutoModelForMultipleChoice, PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora.race import LETTERS, LEVELS, Question, read_race
-from floater.lab.tasks.finetuning.features import LABEL, Example, Features, encode_texts
+from floater.lab.tasks.finetuning.features import LABEL, Example, Features, encoded_texts, truncated
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.registry import register
+from floater.lab.text.ragged import Records
 from floater.lab.training.contents import Part
 from floater.lab.training.settings import check_numbers
 
@@ -92,7 +94,7 @@ class Race(FineTuning):
         report = "\n".join(f"{name} {value:.2f}" for name, value in scores.items())
         right = [[a == q.answer, 1] for a, q in zip(chosen, questions, strict=True)]
         return Measurement(
-            np.array([max(map(len, row["input_ids"])) for row in features.rows]),
+            np.array([max(map(len, ids)) for ids in features.rows.values("input_ids")]),
             {"accuracy": np.array(right, dtype=float)},
             scores=scores,
             report=report,
@@ -116,24 +118,20 @@ def encode(
         The encoded questions; `cut` is the number of truncated choices.
     """
     stated = [question.stated(i) for question in questions for i in range(len(LETTERS))]
-    parts = tokenizer(
-        stated,
-        add_special_tokens=False,
-        return_offsets_mapping=True,
-        truncation=True,
-        max_length=max_option,
-    )
-    ends = [offsets[-1][1] if offsets else 0 for offsets in parts["offset_mapping"]]
-    stated = [text[:end] for text, end in zip(stated, ends, strict=True)]
+    stated, cut = truncated(tokenizer, stated, max_option)
     articles = [question.article for question in questions for _ in LETTERS]
-    encoded = encode_texts(tokenizer, articles, stated, max_length, "only_first")
-    rows: list[Example] = []
-    for number, question in enumerate(questions):
-        choices = encoded.rows[number * len(LETTERS) : (number + 1) * len(LETTERS)]
-        row: Example = {name: [choice[name] for choice in choices] for name in choices[0]}
-        rows.append(row if question.answer is None else row | {LABEL: question.answer})
-    cut = sum(bool(a.overflowing) for a in parts.encodings or ()) + encoded.cut
-    return Features(rows, questions, cut, "data.max_length or data.max_option")
+    encoded = encoded_texts(tokenizer, articles, stated, max_length, "only_first")
+
+    def rows() -> Iterator[Example]:
+        nonlocal cut
+        for question in questions:
+            choices, were_cut = zip(*itertools.islice(encoded, len(LETTERS)), strict=True)
+            cut += sum(were_cut)
+            row: Example = {name: [choice[name] for choice in choices] for name in choices[0]}
+            yield row if question.answer is None else row | {LABEL: question.answer}
+
+    encoded_rows = Records(rows())
+    return Features(encoded_rows, questions, cut, "data.max_length or data.max_option")
 
 
 def accuracies(chosen: Sequence[int], questions: Sequence[Question]) -> dict[str, float]:

@@ -17,7 +17,6 @@ from accelerate.utils import gather_object
 from transformers import set_seed
 
 from floater.encodings import PositionError
-from floater.encodings.model import count_parameters
 from floater.errors import DataError
 from floater.flow import FlowError, SpanTooLong
 from floater.lab.settings import load
@@ -33,6 +32,7 @@ from floater.lab.training.launchers import refuse_sharding, settle_processes, va
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model
 from floater.lab.training.needs import check_room, needs_of
+from floater.lab.training.optimizer import position_parameters
 from floater.lab.training.processes import main_process_first
 from floater.lab.training.run import (
     ENCODED,
@@ -192,7 +192,7 @@ class Task(TaskDefinition):
         for name, examples in (("training", train), ("validation", valid)):
             self.check_model(settings, model, processor, examples, name)
         logger.info(self.summary(prepared))
-        positions = count_parameters(model)
+        positions = position_parameters(model)
         logger.info("%s parameters, %s in position models", f"{model.num_parameters():,}", f"{positions:,}")
         return prepared
 

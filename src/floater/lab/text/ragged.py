@@ -1,13 +1,15 @@
 """Sequences of texts, of groups of texts, or of rows of numbers, held flat in a few arrays.
 
-A Python string takes 50 bytes besides its letters, and an array 110 bytes besides its numbers. Here millions
-of them are one array and the ends of its parts, which may be memory maps of files that processes share.
+A Python string takes 50 bytes besides its letters, an array 110 bytes besides its numbers, and a list 36
+bytes a number. Here millions of them are one array and the ends of its parts, which may be memory maps of
+files that processes share.
 """
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
@@ -16,6 +18,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Item = TypeVar("Item")
 _AT_ONCE = 2**16
+_RECORDS = 2**10
 
 
 class _Parts(Sequence[Item]):
@@ -135,3 +138,52 @@ class Groups(_Parts[list[Any]]):
     def flat(self) -> Iterator[Any]:
         """Iterate over the items of all groups."""
         return iter(self.items)
+
+
+class Records(Sequence[dict[str, Any]]):
+    """Records of numbers by name, such as the inputs of a model for each example.
+
+    Args:
+        records: records with the same names; a value is a number, a list of integers, or a list of such
+            lists.
+
+    Example:
+        >>> records = Records({"ids": [5] * n, "label": n / 2} for n in (1, 3))
+        >>> len(records), records[1], records.values("label")
+        (2, {'ids': [5, 5, 5], 'label': 1.5}, [0.5, 1.5])
+    """
+
+    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
+        records, self._count = iter(records), 0
+        self._blocks: list[dict[str, Any]] = []
+        while block := list(itertools.islice(records, _RECORDS)):
+            self._blocks.append({name: _column([record[name] for record in block]) for name in block[0]})
+            self._count += len(block)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        block, i = divmod(range(len(self))[index], _RECORDS)
+        return {name: _plain(column[i]) for name, column in self._blocks[block].items()}
+
+    def values(self, name: str) -> list[Any]:
+        """Return the values of a name in all records."""
+        return [_plain(value) for block in self._blocks for value in block[name]]
+
+
+def _column(values: list[Any]) -> Sequence[Any] | Array:
+    if not isinstance(values[0], list):
+        return np.array(values)
+    nested = bool(values[0]) and isinstance(values[0][0], list)
+    return Groups.of(Ragged, values) if nested else Ragged.of(values)
+
+
+def _plain(value: Any) -> Any:
+    return [part.tolist() for part in value] if isinstance(value, list) else value.tolist()

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import AdamW
 from transformers import TrainingArguments
 
+from floater.encodings.model import count_parameters
 from floater.flow import FlowEncoder
 from floater.pretrained.extending.clex import ScaleFlow
 
@@ -24,6 +25,19 @@ def flow_parameters(model: nn.Module) -> set[str]:
     flows = [part for part in model.modules() if isinstance(part, FlowEncoder | ScaleFlow)]
     inside = {id(p) for flow in flows for part in (flow, flow.field) for p in part.parameters()}
     return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
+
+
+def position_parameters(model: nn.Module) -> int:
+    """Return the number of parameters of all position models, or of the flows of a plugged model.
+
+    Example:
+        >>> from floater.flow import ZeroField
+        >>> position_parameters(FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"]))
+        2
+    """
+    flows = flow_parameters(model)
+    in_flows = sum(p.numel() for name, p in model.named_parameters() if name in flows)
+    return max(count_parameters(model), in_flows)
 
 
 def parameter_groups(

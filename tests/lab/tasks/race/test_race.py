@@ -11,6 +11,7 @@ from floater.lab.cli import main
 from floater.lab.settings import load
 from floater.lab.tasks import task
 from floater.lab.tasks.corpora.race import Question, read_race
+from floater.lab.tasks.finetuning import features
 from floater.lab.tasks.finetuning.checkpoint import load_tokenizer
 from floater.lab.tasks.finetuning.features import LABEL, CutTexts, collate
 from floater.lab.tasks.race import RaceSettings, encode
@@ -172,3 +173,20 @@ def test_folders(tmp_path: Path, folder: Path, bert: Path, capsys: pytest.Captur
     assert main(["train", config, f"data.train={tmp_path}"]) == 2
     assert "not JSON" in capsys.readouterr().err
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 5])
+def test_choices_encoded_in_parts_are_those_encoded_at_once(
+    bert: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Also where a part ends within a question."""
+    tokenizer = load_tokenizer(str(bert))
+    asked = [
+        Question(f"{n}", "high", "the city " * n, "where _ ?", ("rome", "bonn " * n, "it", "a"), n % 4)
+        for n in range(1, 9)
+    ]
+    whole = encode(tokenizer, asked, max_length=16, max_option=6)
+    monkeypatch.setattr(features, "AT_ONCE", at_once)
+    parts = encode(tokenizer, asked, max_length=16, max_option=6)
+    assert list(parts.rows) == list(whole.rows)
+    assert (parts.cut, parts.lengths) == (whole.cut, whole.lengths)

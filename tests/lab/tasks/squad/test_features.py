@@ -10,6 +10,7 @@ from floater.errors import DataError
 from floater.lab.tasks.corpora.squad import Question
 from floater.lab.tasks.finetuning.checkpoint import load_tokenizer
 from floater.lab.tasks.finetuning.features import LABEL
+from floater.lab.tasks.squad import features as squad_features
 from floater.lab.tasks.squad.features import read_answers, windows, with_threshold
 
 CONTEXT = "the film was not good, it is in Rome (the city) and was in 'Bonn' a bad film."
@@ -109,3 +110,16 @@ def test_a_context_without_a_token_has_no_answer(bert: Path, context: str) -> No
     texts, rather = read_answers(features, logits, asked, 30)
     assert texts == {"q": ""}
     assert rather == {"q": np.inf}
+
+
+def test_windows_encoded_in_parts_are_those_encoded_at_once(
+    bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = questions("Rome", "film", "Bonn", "the city", "a bad film")
+    options = {"max_length": 16, "stride": 6, "max_question": 2}
+    whole = windows(load_tokenizer(str(bert)), asked, labelled=True, **options)
+    monkeypatch.setattr(squad_features, "AT_ONCE", 2)
+    parts = windows(load_tokenizer(str(bert)), asked, labelled=True, **options)
+    assert list(parts.rows) == list(whole.rows)
+    assert [window.question for window in parts.windows] == [window.question for window in whole.windows]
+    assert (parts.cut, parts.whole) == (whole.cut, whole.whole)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +22,14 @@ from transformers import (
 from floater.errors import DataError, first_line
 from floater.flow import FlowError
 from floater.lab.tasks.examples import Encoded, outputs
+from floater.lab.text.ragged import Records
 from floater.lab.training import smoothed_cross_entropy
 from floater.transformer.outputs import IGNORED
 
 Example = dict[str, Any]
 LABEL = "label"
+AT_ONCE = 1000
+"""Number of texts that a tokenizer encodes at a time."""
 MAX_TOKENS = 4096
 """Maximum number of tokens in a batch of predictions, with padding."""
 
@@ -47,6 +51,7 @@ class Features(Encoded):
         more: further validation sets, on which only the final model is scored.
     """
 
+    rows: Records
     lengths: list[int] = field(init=False)
     source: Any = None
     cut: int = 0
@@ -55,18 +60,35 @@ class Features(Encoded):
 
     def __post_init__(self) -> None:
         """Count the tokens of each row, of all choices with padding."""
-        ids = [row["input_ids"] for row in self.rows]
+        ids = self.rows.values("input_ids")
         self.lengths = [len(x) * max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids]
 
 
-def encode_texts(
+def truncated(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], most: int) -> tuple[list[str], int]:
+    """Return texts truncated to a number of tokens, and the number of truncated ones."""
+    short, cut = list(texts), 0
+    for start in range(0, len(texts), AT_ONCE):
+        encoded = tokenizer(
+            list(texts[start : start + AT_ONCE]), add_special_tokens=False, return_offsets_mapping=True
+        )
+        for i, offsets in enumerate(encoded["offset_mapping"], start):
+            if len(offsets) > most:
+                short[i] = texts[i][: offsets[most - 1][1]]
+                cut += 1
+    return short, cut
+
+
+def encoded_texts(
     tokenizer: PreTrainedTokenizerFast,
     first: Sequence[str],
     second: Sequence[str] | None,
     max_length: int,
-    truncation: str = "longest_first",
-) -> Features:
-    """Encode texts, or pairs of texts, truncated to a length.
+    truncation: str,
+) -> Iterator[tuple[Example, bool]]:
+    """Encode texts, or pairs of texts, truncated to a length, and tell which ones were truncated.
+
+    The tokenizer's results take several times the memory of the numbers, so it gets a part of the texts at a
+    time.
 
     Args:
         tokenizer: tokenizer of the checkpoint.
@@ -78,21 +100,45 @@ def encode_texts(
     Raises:
         DataError: if a text cannot be truncated enough.
     """
-    if not first:
-        return Features([])
-    encoded = tokenizer(
-        list(first),
-        None if second is None else list(second),
-        truncation=truncation,
-        max_length=max_length,
-    )
-    rows = [{name: encoded[name][i] for name in encoded} for i in range(len(first))]
-    longest = max(len(row["input_ids"]) for row in rows)
-    if longest > max_length:
-        raise DataError(
-            f"a text has {longest} tokens and cannot be cut to {max_length}; raise data.max_length"
+    for start in range(0, len(first), AT_ONCE):
+        end = start + AT_ONCE
+        encoded = tokenizer(
+            list(first[start:end]),
+            None if second is None else list(second[start:end]),
+            truncation=truncation,
+            max_length=max_length,
         )
-    return Features(rows, cut=sum(bool(part.overflowing) for part in encoded.encodings or ()))
+        for i, part in enumerate(encoded.encodings or ()):
+            row = {name: encoded[name][i] for name in encoded}
+            if (length := len(row["input_ids"])) > max_length:
+                raise DataError(
+                    f"a text has {length} tokens and cannot be cut to {max_length}; raise data.max_length"
+                )
+            yield row, bool(part.overflowing)
+
+
+def encode_texts(
+    tokenizer: PreTrainedTokenizerFast,
+    first: Sequence[str],
+    second: Sequence[str] | None,
+    max_length: int,
+    labels: Iterable[Any] | None = None,
+) -> Features:
+    """Encode texts, or pairs of texts whose longer one is truncated, perhaps with a label each.
+
+    See `encoded_texts`.
+    """
+    cut = 0
+
+    def rows() -> Iterator[Example]:
+        nonlocal cut
+        each = itertools.repeat({}) if labels is None else ({LABEL: label} for label in labels)
+        encoded = encoded_texts(tokenizer, first, second, max_length, "longest_first")
+        for (row, was_cut), label in zip(encoded, each, strict=labels is not None):
+            cut += was_cut
+            yield row | label
+
+    return Features(Records(rows()), cut=cut)
 
 
 def collate(rows: Sequence[Example], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
@@ -164,7 +210,7 @@ def predict(
     if not features.rows:
         return predictions
     make = functools.partial(collate, tokenizer=tokenizer)
-    ids = [row["input_ids"] for row in features.rows]
+    ids = features.rows.values("input_ids")
     longest = max(max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids)
     with readable(f"an example of {longest} tokens", "data.max_length"):
         for indices, result, _ in outputs(model, features, make, MAX_TOKENS, baked=True):

@@ -31,6 +31,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.settings import RunSettings, files_of
 from floater.lab.tasks.task import Task
+from floater.lab.text.ragged import Records
 from floater.lab.training.model import load_model
 from floater.lab.training.optimizer import flow_parameters
 from floater.lab.training.run import RunPath
@@ -162,7 +163,7 @@ class FineTuning(CheckpointTask):
             logger.info("%s %s texts cut at %s", f"{cut:,}", name, examples.limit)
         for part in parts:
             longest = part.lengths.index(max(part.lengths))
-            predict(model, Features([part[longest]]), processor)
+            predict(model, Features(Records([part[longest]])), processor)
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         scores = self.validate(prepared).scores

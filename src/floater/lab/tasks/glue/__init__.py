@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 from floater.errors import DataError, nearest
 from floater.lab.tasks.corpora import glue as corpus
 from floater.lab.tasks.corpora.glue import SCORE_RANGE, TASKS, Examples
-from floater.lab.tasks.finetuning.features import LABEL, Features, encode_texts
+from floater.lab.tasks.finetuning.features import Features, encode_texts
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings
 from floater.lab.tasks.glue.score import measure, predictions, submission
 from floater.lab.tasks.measurement import Measurement
@@ -135,10 +135,11 @@ class Glue(FineTuning):
         first, second = examples.pairs
         if settings.data.prepare == "tupe":
             first, second = [list(map(tokens, texts)) if texts else texts for texts in (first, second)]
-        features = encode_texts(processor, first, second, settings.data.max_length)
+        labels = examples.labels if training else None
+        if labels and not _task(settings).labels:
+            labels = [label / SCORE_RANGE[1] for label in labels]
+        features = encode_texts(processor, first, second, settings.data.max_length, labels)
         features.source = examples
-        for row, label in zip(features.rows if training else (), examples.labels or [], strict=False):
-            row[LABEL] = label if _task(settings).labels else label / SCORE_RANGE[1]
         return features
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:

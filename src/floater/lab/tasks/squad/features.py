@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora.squad import Question
-from floater.lab.tasks.finetuning.features import LABEL, Example, Features
+from floater.lab.tasks.finetuning.features import (
+    AT_ONCE,
+    LABEL,
+    Example,
+    Features,
+    truncated,
+)
+from floater.lab.text.ragged import Records
 
 
 class Window(NamedTuple):
@@ -38,8 +45,8 @@ class Windows(Features):
     @property
     def whole(self) -> set[int]:
         """Return the indices of the questions whose answer is completely in a window with labels."""
-        pairs = zip(self.rows, self.windows, strict=True)
-        return {window.question for row, window in pairs if row[LABEL][0] != window.null}
+        pairs = zip(self.rows.values(LABEL), self.windows, strict=True)
+        return {window.question for (start, _), window in pairs if start != window.null}
 
 
 def windows(
@@ -67,7 +74,7 @@ def windows(
     Raises:
         DataError: if stride and question leave no room for a context.
     """
-    asked, cut = _questions(tokenizer, questions, max_question)
+    asked, cut = truncated(tokenizer, [question.question.strip() for question in questions], max_question)
     special = tokenizer.num_special_tokens_to_add(pair=True)
     longest = max((len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in asked), default=0)
     if max_length - special - longest <= stride:
@@ -76,30 +83,30 @@ def windows(
             f"{max_question}, and more of the context than data.stride, {stride}"
         )
     tokenizer.padding_side = "right"
-    encoded = tokenizer(
-        asked,
-        [question.context for question in questions],
-        truncation="only_second",
-        max_length=max_length,
-        stride=stride,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-    )
-    rows: list[Example] = []
     encoded_windows: list[Window] = []
-    names = [name for name in encoded if name not in ("offset_mapping", "overflow_to_sample_mapping")]
-    for i, number in enumerate(encoded["overflow_to_sample_mapping"]):
-        part = encoded.encodings[i]
-        context = np.array([sequence == 1 for sequence in part.sequence_ids])
-        offsets = np.where(context[:, None], np.array(part.offsets), -1)
-        ids = encoded["input_ids"][i]
-        null = ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0
-        encoded_windows.append(Window(number, offsets, null))
-        row: dict[str, Any] = {name: encoded[name][i] for name in names}
-        if labelled:
-            row[LABEL] = _span(questions[number], encoded_windows[-1])
-        rows.append(row)
-    return Windows(rows, questions, cut, "data.max_question", windows=encoded_windows)
+
+    def rows() -> Iterator[Example]:
+        for start in range(0, len(asked), AT_ONCE):
+            part = questions[start : start + AT_ONCE]
+            encoded = tokenizer(
+                asked[start : start + AT_ONCE],
+                [question.context for question in part],
+                truncation="only_second",
+                max_length=max_length,
+                stride=stride,
+                return_overflowing_tokens=True,
+            )
+            numbers = encoded.pop("overflow_to_sample_mapping")
+            for i, (number, window) in enumerate(zip(numbers, encoded.encodings or (), strict=True)):
+                row: Example = {name: encoded[name][i] for name in encoded}
+                context = np.array([sequence == 1 for sequence in window.sequence_ids])
+                offsets = np.where(context[:, None], np.array(window.offsets, np.int32), np.int32(-1))
+                ids = row["input_ids"]
+                null = ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0
+                encoded_windows.append(Window(start + number, offsets, null))
+                yield row | ({LABEL: _span(part[number], encoded_windows[-1])} if labelled else {})
+
+    return Windows(Records(rows()), questions, cut, "data.max_question", windows=encoded_windows)
 
 
 def read_answers(
@@ -152,18 +159,6 @@ def with_threshold(
     if threshold is None:
         return dict(texts)
     return {i: "" if no_answer[i] > threshold else text for i, text in texts.items()}
-
-
-def _questions(
-    tokenizer: PreTrainedTokenizerFast, questions: Sequence[Question], most: int
-) -> tuple[list[str], int]:
-    """Return the texts of questions, truncated to a number of tokens, and the number of truncated ones."""
-    asked = [question.question.strip() for question in questions]
-    offsets = tokenizer(asked, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-    long = [i for i, spans in enumerate(offsets) if len(spans) > most]
-    for i in long:
-        asked[i] = asked[i][: offsets[i][most - 1][1]]
-    return asked, len(long)
 
 
 def _span(question: Question, window: Window) -> list[int]:
