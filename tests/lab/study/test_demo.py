@@ -35,7 +35,8 @@ def test_the_demo_is_a_study_by_length(
     for part in ("BLEU < 80", "BLEU 80–99", "BLEU 100–119", "BLEU 120–139", "BLEU ≥ 140", "minutes"):
         assert f"  {part}" in head
     after = lines[lines.index(head) + 1 :]
-    assert [line.split(" ")[0] for line in after[:3]] == ["floater_relative-cross", "floater", "sinusoidal"]
-    assert after[3] == ""
-    assert "".join(after[4:]).startswith("What to expect: floater, the encoding of the paper")
+    names = ["dynamic_bias-cross", "floater_relative-cross", "floater", "sinusoidal"]
+    assert [line.split(" ")[0] for line in after[:4]] == names
+    assert after[4] == ""
+    assert "".join(after[5:]).startswith("What to expect: floater, the encoding of the paper")
     assert (tmp_path / "report.html").is_file()
