@@ -9,9 +9,10 @@ import pytest
 
 from floater.lab.tasks import stored, task
 from floater.lab.tasks.corpora.text import Pairs
+from floater.lab.tasks.finetuning.features import Features
 from floater.lab.tasks.language_modeling.data import Rows
 from floater.lab.tasks.prepared import Splits
-from floater.lab.text.ragged import Groups, Ragged, TextLines
+from floater.lab.text.ragged import Groups, Ragged, Records, TextLines
 from floater.lab.training.digests import values_digest
 from floater.lab.training.run import ENCODED
 from floater.lab.training.run_data import RunData
@@ -41,6 +42,19 @@ def test_values_are_those_that_were_stored(tmp_path: Path) -> None:
         assert ([row.tolist() for row in ragged], array.tolist(), nothing) == ([[1, 2], []], [0, 1, 2], None)
         assert values_digest(pairs) == values_digest(values[0])
         assert values_digest(groups) == values_digest(documents)
+
+
+def test_records_are_those_that_were_stored(tmp_path: Path) -> None:
+    rows = [
+        {"input_ids": [[5, 6], [7]], "label": 0.5},
+        {"input_ids": [[8], [9]], "label": 1.0},
+    ]
+    for _ in range(2):
+        features = stored.stored(
+            tmp_path, "key", (Features,), lambda: Features(Records.of(rows), cut=2, limit="a setting")
+        )
+        assert [*features.rows] == rows
+        assert (features.cut, features.limit, features.lengths) == (2, "a setting", [4, 2])
 
 
 def test_empty_arrays_can_be_mapped(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ class Classification(FineTuning):
             for start in begins
         )
         return Texts(
-            Records(rows),
+            Records.of(rows),
             source=examples,
             cut=sum(len(ids) > room for ids in texts) if settings.data.long == "cut" else 0,
             limit="data.max_length" if settings.data.max_length else "extend.length",

@@ -89,6 +89,10 @@ class TaskDefinition(ABC):
         """Return what decides, with the data, the vocabulary that is trained on them; None if none is."""
         return None
 
+    def stores_text(self, settings: Any) -> bool:
+        """Return whether the examples as they are read are of the classes in `stored`."""
+        return True
+
     def stores_tokens(self, settings: Any) -> bool:
         """Return whether training tokens follow from the data and the processor, so that runs share them."""
         return True

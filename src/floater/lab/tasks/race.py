@@ -68,6 +68,7 @@ class Race(FineTuning):
     """Multiple choice, where each option with its question is a text after the passage."""
 
     Settings = RaceSettings
+    stored = (Features,)
     Auto = AutoModelForMultipleChoice
     metric = "accuracy"
     example = "question"
@@ -85,7 +86,9 @@ class Race(FineTuning):
     measure = FineTuning.evaluate
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Features:
-        return encode(processor, examples, settings.data.max_length, settings.data.max_option)
+        features = encode(processor, examples, settings.data.max_length, settings.data.max_option)
+        features.source = None if training else examples
+        return features
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:
         chosen, questions = [int(row.argmax()) for row in logits], features.source
@@ -94,7 +97,7 @@ class Race(FineTuning):
         report = "\n".join(f"{name} {value:.2f}" for name, value in scores.items())
         right = [[a == q.answer, 1] for a, q in zip(chosen, questions, strict=True)]
         return Measurement(
-            np.array([max(map(len, ids)) for ids in features.rows.values("input_ids")]),
+            np.array([max(map(len, ids)) for ids in features.rows.column("input_ids")]),
             {"accuracy": np.array(right, dtype=float)},
             scores=scores,
             report=report,
@@ -130,8 +133,8 @@ def encode(
             row: Example = {name: [choice[name] for choice in choices] for name in choices[0]}
             yield row if question.answer is None else row | {LABEL: question.answer}
 
-    encoded_rows = Records(rows())
-    return Features(encoded_rows, questions, cut, "data.max_length or data.max_option")
+    encoded_rows = Records.of(rows())
+    return Features(encoded_rows, None, cut, "data.max_length or data.max_option")
 
 
 def accuracies(chosen: Sequence[int], questions: Sequence[Question]) -> dict[str, float]:

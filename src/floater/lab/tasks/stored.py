@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from accelerate import PartialState
 
-from floater.lab.text.ragged import Groups, Ragged, TextLines
+from floater import __version__
+from floater.lab.text.ragged import Groups, Ragged, Records, TextLines
 from floater.lab.training.files import UNFINISHED, damage, discard, seal, sync, write_json
 from floater.lab.training.lock import file_lock
 from floater.lab.training.run_data import VOCABULARY, RunData
@@ -52,7 +53,7 @@ def store_of(task: Any, settings: Any, data: RunData, folder: Path) -> Store:
         return unstored
 
     def in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:
-        key = [what, task.name, data.digest, asdict(settings.data)]
+        key = [what, task.name, __version__, data.digest, asdict(settings.data)]
         if what == VOCABULARY:
             key.append(task.vocabulary_key(settings))
         key += [processor.backend_tokenizer.to_str() for processor in processors]
@@ -76,7 +77,8 @@ def stored(
         key: JSON value that determines the value.
         kinds: dataclasses of the value besides those of `floater.lab.text.ragged`.
         make: function that returns the value: a dataclass of these kinds, a tuple or a list of texts, of
-            groups of texts, of numbers or of arrays.
+            groups of texts, of numbers or of arrays. Fields of a dataclass that its constructor does not take
+            are not stored.
         load: function that reads a value that has `save_pretrained`, such as a vocabulary, from a directory.
 
     Example:
@@ -116,23 +118,30 @@ def _written(value: Any, folder: Path, name: str) -> Any:
     """Write the arrays of a value, and return its tree in JSON."""
     if value is None or isinstance(value, int):
         return value
+    if isinstance(value, str):
+        return {"text": value}
     if isinstance(value, np.ndarray):
         np.save(folder / f"{name}.npy", value, allow_pickle=False)
         return f"{name}.npy"
     if isinstance(value, list):
         value = TextLines.of(value) if isinstance(value[0], str) else Groups.of(TextLines, value)
     if is_dataclass(value):
-        kind, parts = type(value).__name__, [(x.name, getattr(value, x.name)) for x in fields(value)]
+        kind, parts = (
+            type(value).__name__,
+            [(x.name, getattr(value, x.name)) for x in fields(value) if x.init],
+        )
     else:
         kind, parts = tuple.__name__, [(str(i), part) for i, part in enumerate(value)]
     return [kind, *(_written(part, folder, f"{name}.{each}".lstrip(".")) for each, part in parts)]
 
 
 def _read(path: Path, kinds: tuple[type, ...]) -> Any:
-    classes: dict[str, Any] = {kind.__name__: kind for kind in (Ragged, TextLines, Groups, *kinds)}
+    classes: dict[str, Any] = {kind.__name__: kind for kind in (Ragged, TextLines, Groups, Records, *kinds)}
     classes[tuple.__name__] = lambda *parts: parts
 
     def value(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return tree["text"]
         if isinstance(tree, str):
             # copy on write: PyTorch warns of arrays that cannot be written
             return np.load(path / Path(tree).name, mmap_mode="c", allow_pickle=False).view(np.ndarray)

@@ -133,7 +133,8 @@ class Task(TaskDefinition):
             self.check_needs(settings)
             store = store_of(self, settings, data, encoded or run / ENCODED)
             with main_process_first():
-                splits = Splits(*store("text", lambda: self.read(settings)))
+                read = store if self.stores_text(settings) else unstored
+                splits = Splits(*read("text", lambda: self.read(settings)))
             data.check_examples(train=splits.train, valid=splits.valid)
             if len({json.dumps(digests) for digests in gather_object([data.examples])}) > 1:
                 raise DataError("the processes read different examples; each must read the same data")

@@ -140,28 +140,34 @@ class Groups(_Parts[list[Any]]):
         return iter(self.items)
 
 
+@dataclass(frozen=True, eq=False)
 class Records(Sequence[dict[str, Any]]):
     """Records of numbers by name, such as the inputs of a model for each example.
 
     Args:
-        records: records with the same names; a value is a number, a list of integers, or a list of such
-            lists.
+        names: names of the values of a record.
+        columns: values of each name in all records: numbers, rows of integers, or groups of such rows.
 
     Example:
-        >>> records = Records({"ids": [5] * n, "label": n / 2} for n in (1, 3))
-        >>> len(records), records[1], records.values("label")
-        (2, {'ids': [5, 5, 5], 'label': 1.5}, [0.5, 1.5])
+        >>> records = Records.of({"ids": [5] * n, "label": n / 2} for n in (1, 3))
+        >>> len(records), records[1], records.column("label")
+        (2, {'ids': [5, 5, 5], 'label': 1.5}, array([0.5, 1.5]))
     """
 
-    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
-        records, self._count = iter(records), 0
-        self._blocks: list[dict[str, Any]] = []
+    names: Sequence[str]
+    columns: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Records:
+        """Return records that have the same names."""
+        records, names, blocks = iter(records), [], []
         while block := list(itertools.islice(records, _RECORDS)):
-            self._blocks.append({name: _column([record[name] for record in block]) for name in block[0]})
-            self._count += len(block)
+            names = names or list(block[0])
+            blocks.append([_column([record[name] for record in block]) for name in names])
+        return cls(names, tuple(map(_joined, zip(*blocks, strict=True))))
 
     def __len__(self) -> int:
-        return self._count
+        return len(self.columns[0]) if self.columns else 0
 
     @overload
     def __getitem__(self, index: int) -> dict[str, Any]: ...
@@ -170,19 +176,30 @@ class Records(Sequence[dict[str, Any]]):
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        block, i = divmod(range(len(self))[index], _RECORDS)
-        return {name: _plain(column[i]) for name, column in self._blocks[block].items()}
+        number = range(len(self))[index]
+        return {name: _plain(each[number]) for name, each in zip(self.names, self.columns, strict=True)}
 
-    def values(self, name: str) -> list[Any]:
+    def column(self, name: str) -> Any:
         """Return the values of a name in all records."""
-        return [_plain(value) for block in self._blocks for value in block[name]]
+        return self.columns[list(self.names).index(name)]
 
 
-def _column(values: list[Any]) -> Sequence[Any] | Array:
+def _column(values: list[Any]) -> Any:
     if not isinstance(values[0], list):
         return np.array(values)
     nested = bool(values[0]) and isinstance(values[0][0], list)
     return Groups.of(Ragged, values) if nested else Ragged.of(values)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return parts of a column as one."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    before = np.cumsum([0, *(part.ends[-1] for part in parts[:-1])])
+    ends = np.concatenate([part.ends + start for part, start in zip(parts, before, strict=True)])
+    if isinstance(parts[0], Groups):
+        return Groups(_joined([part.items for part in parts]), ends)
+    return Ragged(np.concatenate([part.values for part in parts]), ends)
 
 
 def _plain(value: Any) -> Any:

@@ -71,16 +71,17 @@ class RunData:
 
     @property
     def size(self) -> int:
-        """Return the number of bytes of all files."""
+        """Return the number of bytes of the files of the data, without a checkpoint and a vocabulary."""
         return sum(file.size for source in self._sources() for file in (source.files or {}).values())
 
     @property
     def digest(self) -> list[str]:
-        """Return the digests of all files."""
+        """Return the digests of these files."""
         return [source.sha256 for source in self._sources()]
 
     def _sources(self) -> list[Source]:
-        return [source for name, several in self._files.items() if name != VOCABULARY for source in several]
+        named = [several for name, several in self._files.items() if name.startswith("data.")]
+        return [source for several in named for source in several]
 
     @property
     def is_unknown(self) -> bool:

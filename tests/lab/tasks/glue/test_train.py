@@ -15,7 +15,7 @@ from floater.lab.settings import SettingsError, load, make
 from floater.lab.study.glue_table import table
 from floater.lab.study.run import study
 from floater.lab.study.settings import StudySettings
-from floater.lab.tasks import task
+from floater.lab.tasks import stored, task
 from floater.lab.tasks.corpora.glue import TASKS, read_examples
 from floater.lab.tasks.finetuning.features import CutTexts
 from floater.lab.tasks.glue import GlueSettings
@@ -64,6 +64,26 @@ def test_the_flow_was_trained_and_is_saved_with_the_model(learned: Path, folder:
 
 def test_predictions_are_those_of_the_saved_model_and_keep_their_indices(learned: Path, folder: Path) -> None:
     assert predict(learned, str(folder / "CoLA" / "test.tsv")) == ["index\tprediction", "7\t1", "3\t0"]
+
+
+def test_stored_examples_train_as_from_memory(
+    folder: Path, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials with another plug share them, and encode validation examples alone."""
+    whole = train(settings(folder, bert, "memory"))
+    monkeypatch.setattr(stored, "LARGE", 0)
+    assert equal_runs(train(settings(folder, bert, "mapped"), encoded=tmp_path), whole)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == 1  # tokens
+    encode = TASK.encode
+
+    def only_validation(*arguments: Any, training: bool = False) -> Any:
+        assert not training
+        return encode(*arguments)
+
+    monkeypatch.setattr(TASK, "encode", only_validation)
+    train(settings(folder, bert, "plugged", plug={"options": {}}), encoded=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_the_plug_changes_nothing_before_the_first_step(folder: Path, bert: Path) -> None:

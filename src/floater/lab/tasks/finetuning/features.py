@@ -22,7 +22,7 @@ from transformers import (
 from floater.errors import DataError, first_line
 from floater.flow import FlowError
 from floater.lab.tasks.examples import Encoded, outputs
-from floater.lab.text.ragged import Records
+from floater.lab.text.ragged import Groups, Ragged, Records
 from floater.lab.training import smoothed_cross_entropy
 from floater.transformer.outputs import IGNORED
 
@@ -56,12 +56,17 @@ class Features(Encoded):
     source: Any = None
     cut: int = 0
     limit: str = "data.max_length"
-    more: dict[str, Features] = field(default_factory=dict)
+    more: dict[str, Features] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Count the tokens of each row, of all choices with padding."""
-        ids = self.rows.values("input_ids")
-        self.lengths = [len(x) * max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids]
+        ids = self.rows.column("input_ids") if self.rows else Ragged.of([])
+        if isinstance(ids, Groups):
+            starts = np.concatenate([[0], ids.ends[:-1]])
+            counts = np.maximum.reduceat(ids.items.lengths, starts) * np.diff(ids.ends, prepend=0)
+        else:
+            counts = ids.lengths
+        self.lengths = counts.tolist()
 
 
 def truncated(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], most: int) -> tuple[list[str], int]:
@@ -138,7 +143,7 @@ def encode_texts(
             cut += was_cut
             yield row | label
 
-    return Features(Records(rows()), cut=cut)
+    return Features(Records.of(rows()), cut=cut)
 
 
 def collate(rows: Sequence[Example], *, tokenizer: PreTrainedTokenizerFast) -> dict[str, Tensor]:
@@ -210,8 +215,8 @@ def predict(
     if not features.rows:
         return predictions
     make = functools.partial(collate, tokenizer=tokenizer)
-    ids = features.rows.values("input_ids")
-    longest = max(max(map(len, x)) if isinstance(x[0], list) else len(x) for x in ids)
+    ids = features.rows.column("input_ids")
+    longest = (ids.items if isinstance(ids, Groups) else ids).lengths.max()
     with readable(f"an example of {longest} tokens", "data.max_length"):
         for indices, result, _ in outputs(model, features, make, MAX_TOKENS, baked=True):
             for i, row in zip(indices, logits(result).float().cpu().numpy(), strict=True):

@@ -138,6 +138,9 @@ class FineTuning(CheckpointTask):
 
     example, output = "text", "predictions"
 
+    def stores_text(self, settings: Any) -> bool:
+        return False
+
     @abstractmethod
     def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> Any:
         """Read a split by its name in the settings, or the data that a finished run is scored on or predicts.
@@ -163,7 +166,7 @@ class FineTuning(CheckpointTask):
             logger.info("%s %s texts cut at %s", f"{cut:,}", name, examples.limit)
         for part in parts:
             longest = part.lengths.index(max(part.lengths))
-            predict(model, Features(Records([part[longest]])), processor)
+            predict(model, Features(Records.of([part[longest]])), processor)
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         scores = self.validate(prepared).scores

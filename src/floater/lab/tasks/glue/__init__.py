@@ -89,6 +89,7 @@ class Glue(FineTuning):
     """
 
     Settings = GlueSettings
+    stored = (Features,)
     Auto = AutoModelForSequenceClassification
 
     def check_needs(self, settings: GlueSettings) -> None:
@@ -139,7 +140,7 @@ class Glue(FineTuning):
         if labels and not _task(settings).labels:
             labels = [label / SCORE_RANGE[1] for label in labels]
         features = encode_texts(processor, first, second, settings.data.max_length, labels)
-        features.source = examples
+        features.source = None if training else examples
         return features
 
     def answer(self, settings: Any, features: Features, logits: Sequence[np.ndarray]) -> Measurement:

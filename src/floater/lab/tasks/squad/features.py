@@ -45,7 +45,7 @@ class Windows(Features):
     @property
     def whole(self) -> set[int]:
         """Return the indices of the questions whose answer is completely in a window with labels."""
-        pairs = zip(self.rows.values(LABEL), self.windows, strict=True)
+        pairs = zip(self.rows.column(LABEL), self.windows, strict=True)
         return {window.question for (start, _), window in pairs if start != window.null}
 
 
@@ -106,7 +106,7 @@ def windows(
                 encoded_windows.append(Window(start + number, offsets, null))
                 yield row | ({LABEL: _span(part[number], encoded_windows[-1])} if labelled else {})
 
-    return Windows(Records(rows()), questions, cut, "data.max_question", windows=encoded_windows)
+    return Windows(Records.of(rows()), questions, cut, "data.max_question", windows=encoded_windows)
 
 
 def read_answers(
