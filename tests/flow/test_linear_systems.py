@@ -52,3 +52,11 @@ def test_a_batch_of_any_shape_has_its_solutions_and_gradients(width):
     adjoint = torch.linalg.inv(matrices.detach()).mT @ torch.ones_like(right)
     torch.testing.assert_close(right.grad, adjoint)
     torch.testing.assert_close(matrices.grad, -adjoint @ x.detach().mT)
+
+
+@pytest.mark.parametrize("width", [BATCHED, BATCHED + 1])
+def test_a_batch_without_matrices_has_no_solutions(width):
+    matrices = torch.ones(0, width, width)
+    factors, pivots = lu_factors(matrices)
+    assert (factors.shape, pivots.shape) == (matrices.shape, (0, width))
+    assert solve_systems(matrices, torch.ones(0, width, 2)).shape == (0, width, 2)

@@ -56,7 +56,7 @@ def solve(matrices: Tensor, right: Tensor) -> Tensor:
 
 def _by_matrix(function: Callable[..., tuple[Tensor, ...]], *arguments: Tensor) -> tuple[Tensor, ...]:
     matrices = arguments[0]
-    if matrices.is_cuda or matrices.ndim == 2 or matrices.shape[-1] <= BATCHED:
+    if matrices.is_cuda or matrices.ndim == 2 or matrices.shape[-1] <= BATCHED or not matrices.numel():
         return function(*arguments)
     each = [function(*parts) for parts in zip(*(x.flatten(0, -3) for x in arguments), strict=True)]
     results = (torch.stack(parts) for parts in zip(*each, strict=True))
