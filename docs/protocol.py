@@ -16,6 +16,8 @@ PAGE = HERE / "protocol.md"
 FLOW = "floater_relative"
 RATES, SEEDS = ("1e-3", "2e-3", "4e-3"), (21, 22, 23, 24, 25)
 CHOOSING = SEEDS[0]
+MORE = 6000
+"""Steps of the longest training."""
 Trials = dict[tuple[str, str, int], dict[int, float]]
 """BLEU by the lower bound of the bin, by variant, rate and seed; the validation loss is at -1."""
 
@@ -34,8 +36,24 @@ def read(folder: Path) -> Trials:
 
 
 def _key(line: dict[str, str]) -> tuple[str, str, int]:
-    variant, rate = re.fullmatch(r"(.+)-(\de-\d)", line["model"]).groups()  # type: ignore[union-attr]
-    return variant, rate, int(line["seed"])
+    variant, rate, steps = re.fullmatch(r"(.+?)-(\de-\d)(-\d+)?", line["model"]).groups()  # type: ignore[union-attr]
+    return variant + (steps or ""), rate, int(line["seed"])
+
+
+def with_steps(trials: Trials, most: int = 0) -> Trials:
+    """Return the trials of each variant with the most steps up to a number; 0 for those of the plan.
+
+    >>> trials = {("none", "4e-3", 21): {}, ("none-3000", "4e-3", 21): {}, ("t5", "4e-3", 21): {}}
+    >>> list(with_steps(trials)), list(with_steps(trials, 3000))
+    ([('none', '4e-3', 21), ('t5', '4e-3', 21)], [('none-3000', '4e-3', 21), ('t5', '4e-3', 21)])
+    """
+    steps = {name: int((re.findall(r"-(\d+)$", name) or [0])[0]) for name, _, _ in trials}
+    kinds = {name: name.removesuffix(f"-{number}") for name, number in steps.items()}
+    longest = {
+        kind: max((name for name in steps if kinds[name] == kind and steps[name] <= most), key=steps.get)  # type: ignore[arg-type]
+        for kind in kinds.values()
+    }
+    return {key: scores for key, scores in trials.items() if key[0] in longest.values()}
 
 
 def chosen(trials: Trials) -> dict[str, str]:
@@ -84,7 +102,9 @@ def table(trials: Trials) -> str:
         cells = [spread(scores(name, [low], seeds[name]), 3 if low < 0 else 1) for low in (-1, *bins)]
         cells += [spread(scores(name, further, seeds[name]), 1), str(len(seeds[name]))]
         cells += [*main.get(name, ("", "")), *second.get(name, ("", ""))]
-        lines.append(f"| `{name}` | {rates[name]} | {' | '.join(cells)} |")
+        kind, _, steps = re.fullmatch(r"(.+?)(-(\d+))?", name).groups()  # type: ignore[union-attr]
+        words = f"`{kind}`, {int(steps):,} steps" if steps else f"`{name}`"
+        lines.append(f"| {words} | {rates[name]} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -111,7 +131,11 @@ def main() -> None:
     if not (HERE / "protocol").is_dir():
         return
     trials = read(HERE / "protocol")
-    write_parts(PAGE, {"rates": choice(trials), "scores": table(trials)})
+    planned = with_steps(trials)
+    parts = {"rates": choice(planned), "scores": table(planned)}
+    if len(planned) < len(trials):
+        parts["longer"] = table(with_steps(trials, MORE))
+    write_parts(PAGE, parts)
 
 
 if __name__ == "__main__":

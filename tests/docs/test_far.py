@@ -61,3 +61,17 @@ def test_the_registered_test_is_paired_by_seed_and_corrected() -> None:
     }
     row = next(line for line in protocol.table(trials).splitlines() if "`t5`" in line)
     assert f"| {2 * ttest_rel(flow, [x - 1 for x in mlp]).pvalue:.3f} |" in row
+
+
+def test_longer_trainings_take_the_place_of_shorter_ones() -> None:
+    """Beside the others, in the same tests; the registered table has those of the plan alone."""
+    scores = {-1: 0.5, 0: 99.0, 80: 90.0, 140: 80.0}
+    names = ("floater_relative", "alibi", "alibi-3000", "alibi-6000", "t5", "t5-3000")
+    trials = {(name, "2e-3", seed): dict(scores) for name in names for seed in protocol.SEEDS}
+    kinds = [{name for name, _, _ in protocol.with_steps(trials, most)} for most in (0, 3000, protocol.MORE)]
+    assert kinds == [
+        {"floater_relative", "alibi", "t5"},
+        {"floater_relative", "alibi-3000", "t5-3000"},
+        {"floater_relative", "alibi-6000", "t5-3000"},
+    ]
+    assert "`alibi`, 6,000 steps" in protocol.table(protocol.with_steps(trials, protocol.MORE))
