@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from floater import flow
 
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
@@ -23,7 +27,7 @@ HELD = {
     "clock.md": "docs/clock/parity.csv",
     "compared.md": "tests/test_compared.py",
     "concepts.md": "",  # the number of a section
-    "design/collocation.md: constant/value": "tests/flow/test_collocation.py",
+    "design/collocation.md: constant/value": "tests/docs/test_tables.py",
     "evidence.md": "tests/docs/test_evidence.py",
     "extend.md": "tests/docs/test_reports.py",
     "far.md": "docs/far.py",
@@ -106,6 +110,35 @@ def test_running_text_has_only_numbers_of_the_tables(page: Path) -> None:
     stored |= {*SETTINGS.get(page.relative_to(DOCS).as_posix(), ())}
     prose = "\n".join(line for line in lines if not line.startswith(("|", "<!--")))
     assert [number for number in DECIMAL.findall(prose) if float(number) not in stored] == []
+
+
+def constants() -> dict[str, set[float]]:
+    """The numbers of all modules of flows by their names."""
+    values: dict[str, set[float]] = {}
+    for module in pkgutil.walk_packages(flow.__path__, "floater.flow."):
+        for name, value in vars(import_module(module.name)).items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if name.isupper() and all(isinstance(each, int | float) for each in numbers):
+                values.setdefault(name, set()).update(numbers)
+    return values
+
+
+def test_the_constants_of_collocation_are_those_of_the_code() -> None:
+    page = (DOCS / "design" / "collocation.md").read_text(encoding="utf-8")
+    rows = page[page.index("| constant | value |") :].split("\n\n")[0].splitlines()[2:]
+    values = constants()
+    assert len(rows) > 15
+    for row in rows:
+        names, numbers, _ = row.strip("| ").split(" | ")
+        shown = {number(text) for text in re.findall(r"2\^-?\d+|\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?", numbers)}
+        named = [values[name] for name in re.findall(r"`(?:\w+\.)?(\w+)`", names)]
+        assert shown <= set().union(*named), row
+        assert all(each & shown for each in named), row
+
+
+def number(text: str) -> float:
+    base, _, power = text.replace(",", "").partition("^")
+    return float(base) ** int(power or 1)
 
 
 def test_the_opening_of_performance_rounds_its_tables() -> None:
