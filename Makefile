@@ -56,6 +56,7 @@ docs: .venv/installed
 	$(BIN)/python docs/far.py
 	$(BIN)/python docs/protocol.py
 	$(BIN)/python docs/fullsize.py
+	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/openings.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -65,10 +66,11 @@ docs: .venv/installed
 reports: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python docs/reports.py
 
-# Two hours or three; SCALE=0.1 runs a tenth of it.
+# Two hours or three, stored for docs/reliability.md; SCALE=0.1 runs a tenth of it and stores nothing.
 SCALE ?= 1
 reliability: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py --scale $(SCALE)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/reliability.py --scale $(SCALE) \
+		$(if $(filter 1,$(SCALE)),--csv docs/reliability)
 
 # A torch in the Python below is used here only if it has no Transformers beside it.
 .venv-core/installed: pyproject.toml constraints.txt

@@ -5,13 +5,16 @@ intervals, dependent evaluations by pipeline depth, the contraction of an iterat
 solves on a kept one, and the change of the weights after which a mesh remains valid.
 
     python benchmarks/collocation.py
+    python benchmarks/collocation.py --counts --csv docs/design/collocation    # no times
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from collections.abc import Callable
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +24,11 @@ from floater.flow.collocation.error_control import CHANGE
 from floater.flow.collocation.fixed_point import solve_states
 from floater.flow.collocation.formulation import formulate
 from floater.flow.collocation.mesh import Mesh
-from flow import problem
+from flow import WEIGHTS, problem
+from stored import add_csv, show
 
 LENGTH, TOLERANCE = 512, {"rtol": 1e-6, "atol": 1e-6}
+DEPTHS, DRIFTS = (1, 4, 8), (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 def solver(state: SolverState) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
@@ -33,8 +38,8 @@ def solver(state: SolverState) -> Callable[[nn.Module, Tensor, Tensor], Tensor]:
     )
 
 
-def count(dim: int, weights: str) -> str:
-    """Return a line of the table for one problem."""
+def count(dim: int, weights: str) -> list[str]:
+    """Return intervals, evaluations by depth and contraction for one problem, as cells."""
     field, start, times = problem(dim, LENGTH, weights)
     state = SolverState()
     solver(state)(field, start, times)
@@ -42,12 +47,12 @@ def count(dim: int, weights: str) -> str:
     form = formulate(field, start.detach(), 0.0, TOLERANCE["rtol"])
     change = CHANGE * state.plan.safety_factor
     cells = []
-    for depth in (1, 4, 8):
+    for depth in DEPTHS:
         mesh = Mesh(state.plan.edges, depth, form.dtype, start.device)
         with torch.no_grad():
             _, counts = solve_states(form, mesh, change * TOLERANCE["rtol"], change * TOLERANCE["atol"])
         cells.append(f"{sum(counts)}")
-    return f"{len(mesh)} | {' | '.join(cells)} | {contraction(field, start, state.plan.edges):.2f}"
+    return [str(len(mesh)), *cells, f"{contraction(field, start, state.plan.edges):.2f}"]
 
 
 def contraction(field: nn.Module, start: Tensor, edges: list[float]) -> float:
@@ -111,22 +116,26 @@ def survived(dim: int, drift: float, seeds: int = 5) -> int:
 
 
 def main() -> None:
-    print("| dim | weights | intervals | evaluations, W = 1 | W = 4 | W = 8 | contraction |")
-    print("|---:|---|---:|---:|---:|---:|---:|")
-    for dim in (128, 512):
-        for weights in ("small", "default", "double"):
-            print(f"| {dim} | {weights} | {count(dim, weights)} |", flush=True)
-    print("\nthe time of a first solve over that of one on a kept mesh: median (quartiles)")
-    print("| dim | weights | forward | forward and backward |")
-    print("|---:|---|---:|---:|")
-    for dim in (128, 512):
-        for weights in ("small", "default", "double"):
-            ratios = [first(dim, weights, backward) for backward in (False, True)]
-            print(f"| {dim} | {weights} | {' | '.join(ratios)} |", flush=True)
-    print()
-    for drift in (0.05, 0.1, 0.2, 0.4, 0.8):
-        print(f"dim 128: weights changed by {drift:.0%}: {survived(128, drift)} of 5 meshes kept")
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--counts", action="store_true", help="count only, without times")
+    parser.add_argument("--dims", type=int, nargs="+", default=[128, 512])
+    add_csv(parser)
+    arguments = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)\n")
+    problems = list(product(arguments.dims, WEIGHTS))
+    keys, depths = ["d", "initial weights"], [f"evaluations, D = {depth}" for depth in DEPTHS]
+    rows = ([str(dim), WEIGHTS[each], *count(dim, each)] for dim, each in problems)
+    show([*keys, "intervals", *depths, "contraction"], rows, arguments.csv, "evaluations", keys=2)
+    print("\ndim 128: meshes kept after a change of all weights, of five\n")
+    drifts = ([f"{100 * drift:.0f} %", str(survived(128, drift))] for drift in DRIFTS)
+    show(["change of the weights", "meshes kept"], drifts, arguments.csv, "drift")
+    if not arguments.counts:
+        print("\nthe time of a first solve over that of one on a kept mesh: median (quartiles)\n")
+        rows = (
+            [str(dim), WEIGHTS[each], *(first(dim, each, backward) for backward in (False, True))]
+            for dim, each in problems
+        )
+        show([*keys, "forward", "forward and backward"], rows, arguments.csv, "first", keys=2)
 
 
 if __name__ == "__main__":

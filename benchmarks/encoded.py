@@ -1,7 +1,7 @@
 """Memory and time of encoded translation pairs: in lists of Python, flat in memory, and in mapped files.
 
 Each line is measured in a separate process. Private memory is that which each process of a run holds for
-itself; mapped files are held once for all of them. Prints a Markdown table.
+itself; mapped files are held once for all of them. Prints a Markdown table; `--csv docs/fullsize` stores it.
 
     python benchmarks/encoded.py
     python benchmarks/encoded.py --source train.en --target train.de --pairs 500000
@@ -27,12 +27,13 @@ from floater.lab.tasks.corpora.text import Pairs, read_lines, read_pairs
 from floater.lab.tasks.stored import stored
 from floater.lab.tasks.translation.data import TokenPairs
 from floater.lab.text.bpe import load_bpe, train_bpe
+from stored import add_csv, show
 
 WAYS = {
     "lists": "texts and arrays in lists",
     "flat": "texts in lists, tokens flat",
-    "first": "mapped files, written and then mapped",
-    "mapped": "mapped files, already there",
+    "first": "mapped files: the process that writes them",
+    "mapped": "mapped files: every other process and trial",
 }
 
 
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=500_000, help="number of pairs; the text is repeated")
     parser.add_argument("--vocabulary-size", type=int, default=8000)
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    add_csv(parser)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(arguments.one[0], Path(arguments.one[1]))))
@@ -95,11 +97,14 @@ def main() -> None:
         size = sum((folder / side).stat().st_size for side in ("source", "target"))
         sentences = 2 * arguments.pairs
         print(f"{sentences:,} sentences of {size / sentences:.0f} bytes\n")
-        print("| examples | private bytes a sentence | seconds |\n|---|---:|---:|")
-        for way, text in WAYS.items():
+
+        def row(way: str) -> list[str]:
             command = [sys.executable, __file__, "--one", way, name]
             result = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-            print(f"| {text} | {result['bytes'] / sentences:,.0f} | {result['seconds']:.1f} |", flush=True)
+            return [WAYS[way], f"{result['bytes'] / sentences:,.0f}", f"{result['seconds']:.1f}"]
+
+        columns = ["examples", "private bytes per sentence", "seconds"]
+        show(columns, map(row, WAYS), arguments.csv, "memory")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -24,7 +24,8 @@ from torch import Tensor
 from floater.flow import FlowEncoder, Solution, solve_dense
 from floater.lab.settings import load
 from floater.lab.tasks.events import EventsSettings, FloaterForEvents
-from overhead import paired, report
+from overhead import columns, paired, ratio
+from stored import add_csv, show
 
 CONFIG = Path(__file__).parents[1] / "configs" / "events" / "so_badges.yaml"
 TYPES = 22
@@ -68,8 +69,8 @@ def median_ms(step: Callable[[], object], count: int) -> float:
     return 1e3 * statistics.median(seconds[2:])
 
 
-def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:
-    """Print the times of the solve and of the evaluation, forward and backward."""
+def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> Iterator[list[str]]:
+    """Yield the times of the solve and of the evaluation, forward and backward, as cells."""
     field, start = encoder.field, encoder.start.flatten(0, 1)
     end = float(times.max()) * encoder.delta
     rows, dim = start.shape
@@ -77,17 +78,15 @@ def alone(encoder: FlowEncoder, times: Tensor, steps: int) -> None:
     def solve() -> None:
         solve_dense(field, start, end)._velocities.square().sum().backward(retain_graph=True)
 
-    print(f"\nThe flow of the model alone: {rows} rows of width {dim}, forward and backward.\n")
-    print("| what | times | median ms | ns per number |")
-    print("|---|---:|---:|---:|")
-    print(f"| solve over t = {end:.1f} | | {median_ms(solve, steps):.2f} | |")
+    yield [f"solve over t = {end:.0f}", "", f"{median_ms(solve, steps):.1f}", ""]
     with torch.no_grad():
         curve = solve_dense(field, start, end)
     curve._velocities.requires_grad_()
     for count in (times.numel() // 4, times.numel() // 2, times.numel()):
         at, ones = times.flatten()[:count] * encoder.delta, torch.ones(count, dim)
         took = median_ms(lambda at=at, ones=ones: read(curve, at, ones), steps)
-        print(f"| reading {rows} rows | {count:,} | {took:.1f} | {1e6 * took / (count * rows * dim):.2f} |")
+        per_number = 1e6 * took / (count * rows * dim)
+        yield [f"evaluation of {rows} trajectories", f"{count:,}", f"{took:.1f}", f"{per_number:.1f}"]
 
 
 def read(curve: Solution, at: Tensor, cotangent: Tensor) -> None:
@@ -104,6 +103,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--profile", action="store_true")
+    add_csv(parser)
     arguments = parser.parse_args()
     types, times = batch(arguments.sequences, arguments.length)
     whole, irregular = Case("index", types, times), Case("time", types, times)
@@ -117,11 +117,13 @@ def main() -> None:
             irregular.step()
         print(profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=20))
         return
-    print("| what | integers, median ms | irregular, median ms | pairs | ratio | 95 % interval |")
-    print("|---|---:|---:|---:|---:|---:|")
-    report("forward and backward", *paired(whole.step, irregular.step, arguments.steps))
+    sides = paired(whole.step, irregular.step, arguments.steps)
+    rows = [ratio("forward and backward", *sides)]
+    show(columns("integers", "irregular"), rows, arguments.csv, "events")
     (encoder,) = (module for module in irregular.model.modules() if isinstance(module, FlowEncoder))
-    alone(encoder, times, arguments.steps)
+    print("\nThe flow of the model alone, forward and backward:\n")
+    heads = ["flow alone", "times", "median ms", "ns per number"]
+    show(heads, alone(encoder, times, arguments.steps), arguments.csv, "events_flow", keys=2)
 
 
 if __name__ == "__main__":

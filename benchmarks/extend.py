@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,8 +37,9 @@ from transformers import (
 
 import floater
 from operators import Operators
-from overhead import paired, report
+from overhead import columns, paired, ratio
 from plug import step
+from stored import show
 
 WIDTH, LAYERS, HEADS, WORDS = 256, 4, 4, 1000
 
@@ -118,12 +119,11 @@ def computed(model: Any, ids: torch.Tensor) -> tuple[list[tuple[str, Any, Any]],
     return operators.calls, products.get_total_flops()
 
 
-def compare_operators(name: str, base: Any, other: Any, ids: torch.Tensor) -> None:
-    """Print a line of the table."""
+def compare_operators(name: str, base: Any, other: Any, ids: torch.Tensor) -> list[str]:
+    """Return a row of the table."""
     (before, flops), (after, now) = computed(base, ids), computed(other, ids)
     same = "the same" if before == after else f"{len(after) - len(before)} more"
-    length = f"{len(ids)} texts of {ids.shape[1]}"
-    print(f"| {name}, {length} | {len(before)} | {len(after)} | {same} | {now / flops:.4f} |", flush=True)
+    return [name, str(len(before)), str(len(after)), same, f"{now / flops:.4f}"]
 
 
 def main() -> None:
@@ -140,12 +140,12 @@ def main() -> None:
     arguments = parser.parse_args()
     clock = time.process_time if arguments.busy else time.perf_counter
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    if arguments.operators:
-        print("| what | original, operators | extended, operators | sequence | products, ratio |")
-        print("|---|---:|---:|---|---:|")
-    else:
-        print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
-        print("|---|---:|---:|---:|---:|---:|")
+    heads = ["step", "operators, original", "extended", "sequence", "products, ratio"]
+    show(heads if arguments.operators else columns("base", "other"), rows(arguments, clock))
+
+
+def rows(arguments: argparse.Namespace, clock: Callable[[], float]) -> Iterator[list[str]]:
+    """Yield a row for each method and length."""
     for name in arguments.what or CASES:
         method, options = CASES[name]
         kind = name.split()[0]
@@ -157,11 +157,12 @@ def main() -> None:
         floater.extend(other, arguments.new, method, **options)
         for length in (arguments.old, arguments.new):
             ids = torch.randint(WORDS, (arguments.tokens // length, length))
+            label = f"{name}, {len(ids)} texts of {length}"
             if arguments.operators:
-                compare_operators(name, base, other, ids)
+                yield compare_operators(label, base, other, ids)
                 continue
             steps = [step(model, ids, False, clock) for model in (base, other)]
-            report(f"{name}, {len(ids)} texts of {length}", *paired(*steps, arguments.steps))
+            yield ratio(label, *paired(*steps, arguments.steps))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -32,6 +32,7 @@ from torchdiffeq import odeint
 
 from floater.flow import MLPField, SolverState, flow_error, gradient_error, init_small_, solve
 from rivals import Run, diffrax_dopri5, torchode_dopri5
+from stored import add_csv, exponent, show
 
 ROWS, SPACING, STEP = 18, 0.1, 0.02
 Solver = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -59,7 +60,8 @@ class AnyField(nn.Module):
         return velocity
 
 
-PAPER, DOPRI5 = "torchdiffeq rk4, 0.02 (paper)", "torchdiffeq dopri5"
+OURS = "collocation"
+WEIGHTS = {"small": "`init_small_`", "default": "PyTorch's", "double": "PyTorch's, doubled"}
 
 
 def runs(rtol: float, few: bool) -> dict[str, Run]:
@@ -67,23 +69,23 @@ def runs(rtol: float, few: bool) -> dict[str, Run]:
     ours: dict[str, Any] = {"method": "collocation", "rtol": rtol, "atol": rtol}
     state, other = SolverState(), SolverState()
     solvers: dict[str, Solver] = {
-        PAPER: paper,
-        DOPRI5: shipped_dopri5,
-        "floater collocation": lambda h, p, t: solve(h, p, t, state=state, **ours),
+        OURS: lambda h, p, t: solve(h, p, t, state=state, **ours),
+        "paper's setting": paper,
+        "dopri5 as shipped": shipped_dopri5,
     }
     if not few:
         solvers |= {
-            "floater rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
-            "floater dopri5 (gathered)": lambda h, p, t: solve(h, p, t, method="dopri5"),
-            "floater collocation, any field": lambda h, p, t: solve(AnyField(h), p, t, state=other, **ours),
+            "rk4, 0.1": lambda h, p, t: solve(h, p, t, method="rk4", step=0.1),
+            "gathered": lambda h, p, t: solve(h, p, t, method="dopri5"),
+            "any field": lambda h, p, t: solve(AnyField(h), p, t, state=other, **ours),
         }
     sides: dict[str, Run] = {name: partial(run, solver) for name, solver in solvers.items()}
     if few:
         return sides
     if find_spec("torchode"):
-        sides["torchode dopri5"] = partial(run, torchode_dopri5)
+        sides["torchode"] = partial(run, torchode_dopri5)
     if find_spec("diffrax"):
-        sides["diffrax dopri5, jitted"] = diffrax_dopri5
+        sides["diffrax"] = diffrax_dopri5
     return sides
 
 
@@ -122,33 +124,37 @@ def exact(field: MLPField, start: Tensor, times: Tensor) -> tuple[Tensor, list[T
     return p, gradients
 
 
-def compare(dim: int, length: int, weights: str, repeats: int, limit: float, sides: dict[str, Run]) -> None:
-    """Print the rows of one shape; the solvers alternate."""
-    field, start, times = problem(dim, length, weights)
+def compare(dim: int, length: int, arguments: argparse.Namespace) -> Iterator[list[str]]:
+    """Yield the rows of one shape, a solver in each; the solvers alternate."""
+    field, start, times = problem(dim, length, arguments.weights)
+    sides = runs(arguments.rtol, arguments.few)
     reference, reference_gradients = exact(field, start, times)
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     errors: dict[str, tuple[float, float]] = {}
     began = time.perf_counter()
-    for turn in range(repeats + 1):
+    for turn in range(arguments.repeats + 1):
         for name, side in sides.items():
             p, gradients, elapsed = side(field, start, times)
             if turn > 0:
                 seconds[name].append(elapsed)
             errors[name] = flow_error(p, reference), gradient_error(gradients, reference_gradients)
         # Whole turns only, so that every solver has run equally often.
-        if turn > 0 and (time.perf_counter() - began) * (turn + 2) / (turn + 1) > limit:
+        if turn > 0 and (time.perf_counter() - began) * (turn + 2) / (turn + 1) > arguments.limit:
             break
     medians = {name: statistics.median(elapsed) for name, elapsed in seconds.items()}
     for name, elapsed in seconds.items():
-        middle = medians[name]
-        spread = f"{1e3 * min(elapsed):.0f} to {1e3 * max(elapsed):.0f}"
-        value, gradient = errors[name]
-        print(
-            f"| {dim} | {length} | {name} | {1e3 * middle:.0f} | {spread} | {len(elapsed)} "
-            f"| {medians[PAPER] / middle:.1f} | {medians[DOPRI5] / middle:.1f} "
-            f"| {value:.0e} | {gradient:.0e} |",
-            flush=True,
-        )
+        ratio = medians[name] / medians[OURS]
+        times_ours = f"{ratio:.{0 if ratio >= 10 else 1}f}" if name != OURS else ""
+        spread = f"{1e3 * min(elapsed):,.0f} to {1e3 * max(elapsed):,.0f}"
+        cells = [
+            str(dim),
+            f"{length:,}",
+            exponent(arguments.rtol),
+            name,
+            f"{1e3 * medians[name]:,.0f}",
+            spread,
+        ]
+        yield [*cells, str(len(elapsed)), times_ours, *map(exponent, errors[name])]
 
 
 MEASURE = """
@@ -172,18 +178,21 @@ print(json.dumps([imported, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 
 """
 
 
-def memory(dim: int, length: int, **options: str) -> None:
-    """Print seconds and peak memory of a process that solves, forward and backward."""
+def memory(dim: int, length: int, **options: str) -> list[str]:
+    """Return seconds and peak memory of a process that solves, forward and backward, as cells."""
     turns = 1 if length > 16384 else 3
     code = MEASURE.format(folder=str(sys.path[0]), dim=dim, length=length, options=options, turns=turns)
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     unit = 1 if sys.platform == "darwin" else 1024  # bytes there, KiB on Linux
     imported, peak, both, forward = json.loads(answer.stdout)
-    print(
-        f"| {length} | {dim} | {', '.join(options.values())} | {forward:.2f} | {both:.2f} "
-        f"| {1e3 * both / length:.3f} | {peak * unit / 1e9:.2f} | {imported * unit / 1e9:.2f} |",
-        flush=True,
-    )
+    numbers = forward, both, 1e3 * both / length, peak * unit / 1e9, imported * unit / 1e9
+    return [f"{length:,}", options["method"], *(f"{number:.2f}" for number in numbers)]
+
+
+MEMORY = ["positions", "method", "forward, s", "forward and backward, s"]
+MEMORY += ["ms per position", "peak, GB", "imports, GB"]
+SOLVERS = ["dim", "length", "rtol", "solver", "median ms", "spread, ms", "turns", "x collocation"]
+SOLVERS += ["error p", "error of the gradient"]
 
 
 def main() -> None:
@@ -192,36 +201,30 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure peak memory instead of time")
     parser.add_argument("--dims", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512, 2048])
-    parser.add_argument("--weights", choices=["default", "small", "double"], default="default")
+    parser.add_argument("--weights", choices=WEIGHTS, default="default")
     parser.add_argument("--rtol", type=float, default=1e-6, help="that collocation is asked for")
     parser.add_argument(
         "--few", action="store_true", help="the paper's setting, dopri5 and collocation alone"
     )
     parser.add_argument("--repeats", type=int, default=5, help="turns per shape, at most")
     parser.add_argument("--limit", type=float, default=40.0, help="seconds per shape after which turns stop")
+    add_csv(parser)
     arguments = parser.parse_args()
     dims, lengths = ([16], [32, 64]) if arguments.quick else (arguments.dims, arguments.lengths)
     if arguments.memory:
-        print(
-            "| length | dim | method | forward, s | and backward | ms a position | peak, GB | imports, GB |"
-        )
-        print("|--:|--:|---|--:|--:|--:|--:|--:|")
         dim = 64 if arguments.quick else 512
-        for length in lengths:
-            if length <= 2048:
-                memory(dim, length, method="dopri5")
-            memory(dim, length, method="collocation")
+        methods = [(n, method) for n in lengths for method in ("dopri5", OURS) if n <= 2048 or method == OURS]
+        show(
+            MEMORY, (memory(dim, n, method=method) for n, method in methods), arguments.csv, "lengths", keys=2
+        )
         return
     print(
         f"{ROWS} rows, spacing {SPACING}, {arguments.weights} weights, collocation with rtol "
         f"{arguments.rtol:g}, {torch.get_num_threads()} threads\n"
     )
-    print("| dim | length | solver | median ms | spread ms | n | x paper | x dopri5 | error p | gradient |")
-    print("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|")
-    for dim in dims:
-        for length in lengths:
-            sides = runs(arguments.rtol, arguments.few)
-            compare(dim, length, arguments.weights, arguments.repeats, arguments.limit, sides)
+    rows = (row for dim in dims for length in lengths for row in compare(dim, length, arguments))
+    names = {"default": "solvers" if arguments.few else "rivals", "double": "doubled", "small": "small"}
+    show(SOLVERS, rows, arguments.csv, names[arguments.weights], keys=4)
 
 
 if __name__ == "__main__":

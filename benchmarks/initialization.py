@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ from floater.transformer import (
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
 )
+from stored import add_csv, show
 
 DIM, INNER, HEADS, LAYERS, LENGTH, VOCABULARY = 64, 256, 4, 3, 64, 800
 PAD, START, MASK = 0, 1, VOCABULARY  # the mask is one token more than the vocabulary of the text
@@ -246,13 +247,14 @@ def windows(losses: Sequence[float], marks: Sequence[int]) -> list[float]:
 
 
 def main() -> None:
-    """Print the table of the page."""
+    """Print the table of the page; `--csv docs/compared` stores it."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--families", default=",".join(FAMILIES), help="names, with commas between")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
+    add_csv(parser)
     arguments = parser.parse_args()
     names = arguments.families.split(",")
     if unknown := [name for name in names if name not in FAMILIES]:
@@ -260,29 +262,36 @@ def main() -> None:
     if arguments.seeds < 2 or arguments.steps < 160:
         parser.error("a spread needs at least 2 seeds, and a curve 160 steps")
     torch.set_num_threads(1)
-    texts = corpus()
-    stream = torch.cat(texts[0])
     marks = [arguments.steps // part for part in (8, 4, 2, 1)]
-    print("| family | objective | side | " + " | ".join(f"step {mark}" for mark in marks) + " |")
-    print("|---|---|---|" + "---:|" * len(marks))
-    for name in names:
-        family = FAMILIES[name]
-        batches = [batch(family.objective, texts, stream, step) for step in range(arguments.steps)]
-        losses: dict[str, list[list[float]]] = {"Hugging Face": [], "ours": []}
-        for seed in range(arguments.seeds):
-            for side, make in zip(losses, (family.theirs, family.ours), strict=True):
-                torch.manual_seed(seed)
-                losses[side].append(windows(curve(make(), batches), marks))
-        for side, rows in losses.items():
-            cells = [
-                f"{statistics.fmean(x):.3f} ± {statistics.stdev(x):.3f}" for x in zip(*rows, strict=True)
-            ]
-            print(f"| {name} | {family.objective} | {side} | " + " | ".join(cells) + " |", flush=True)
-        errors = []
-        for theirs, ours in zip(*(zip(*rows, strict=True) for rows in losses.values()), strict=True):
-            spread = math.sqrt((statistics.variance(theirs) + statistics.variance(ours)) / arguments.seeds)
-            errors.append((statistics.fmean(ours) - statistics.fmean(theirs)) / spread)
-        print(f"| {name} | | difference / standard error | " + " | ".join(f"{e:+.1f}" for e in errors) + " |")
+    columns = ["recipe beside", "objective", "side", *(f"step {mark}" for mark in marks)]
+    texts = corpus()
+    rows = (row for name in names for row in compared(name, texts, arguments, marks))
+    show(columns, rows, arguments.csv, "training", keys=3)
+
+
+def compared(
+    name: str,
+    texts: tuple[list[Tensor], list[Tensor]],
+    arguments: argparse.Namespace,
+    marks: Sequence[int],
+) -> Iterator[list[str]]:
+    """Yield the losses of both sides of a family, and their difference."""
+    stream = torch.cat(texts[0])
+    family = FAMILIES[name]
+    batches = [batch(family.objective, texts, stream, step) for step in range(arguments.steps)]
+    losses: dict[str, list[list[float]]] = {"Hugging Face": [], "ours": []}
+    for seed in range(arguments.seeds):
+        for side, make in zip(losses, (family.theirs, family.ours), strict=True):
+            torch.manual_seed(seed)
+            losses[side].append(windows(curve(make(), batches), marks))
+    for side, rows in losses.items():
+        cells = [f"{statistics.fmean(x):.3f} ± {statistics.stdev(x):.3f}" for x in zip(*rows, strict=True)]
+        yield [name, family.objective, side, *cells]
+    errors = []
+    for theirs, ours in zip(*(zip(*rows, strict=True) for rows in losses.values()), strict=True):
+        spread = math.sqrt((statistics.variance(theirs) + statistics.variance(ours)) / arguments.seeds)
+        errors.append((statistics.fmean(ours) - statistics.fmean(theirs)) / spread)
+    yield [name, family.objective, "difference / its standard error", *(f"{e:+.1f}" for e in errors)]
 
 
 if __name__ == "__main__":

@@ -13,31 +13,42 @@ from __future__ import annotations
 import argparse
 import time
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from floater.flow import MLPField, SolverState, flow_error, init_small_, solve
+from flow import WEIGHTS
+from stored import add_csv, exponent, show
 
 ROWS, SPACING = 18, 0.1
+SOLVERS: dict[str, dict[str, Any]] = {
+    "rk4, step 0.1": {"method": "rk4", "step": 0.1},
+    "rk4, step 0.02": {"method": "rk4", "step": 0.02},
+    "collocation": {"method": "collocation"},
+    "dopri5": {"method": "dopri5"},
+}
 
 
 def main() -> None:
-    """Print a table with a line for each width and initialisation."""
+    """Print a table with a row for each width and initialisation."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--quick", action="store_true")
+    add_csv(parser)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     shapes = [(16, "small")] if arguments.quick else [(128, "small"), (128, "default")]
-    for dim, weights in shapes:
-        compare(dim, weights, 32 if arguments.quick else 512, arguments.turns)
+    length = 32 if arguments.quick else 512
+    rows = (compare(dim, weights, length, arguments.turns) for dim, weights in shapes)
+    show(["dim", "weights", *SOLVERS], rows, arguments.csv, "kinks", keys=2)
 
 
-def compare(dim: int, weights: str, length: int, turns: int) -> None:
-    """Print seconds and error of each solver for one field."""
+def compare(dim: int, weights: str, length: int, turns: int) -> list[str]:
+    """Return seconds and error of each solver for one field, as cells."""
     torch.manual_seed(0)
     field = MLPField(dim, activation="relu")
     if weights == "small":
@@ -45,12 +56,8 @@ def compare(dim: int, weights: str, length: int, turns: int) -> None:
     start = (0.02 * torch.randn(ROWS, dim)).requires_grad_()
     times = SPACING * torch.arange(length, dtype=torch.float64)
     cotangent = torch.randn(length, ROWS, dim, generator=torch.Generator().manual_seed(1)) / length
-    solvers = {
-        "rk4, step 0.1": partial(solve, method="rk4", step=0.1),
-        "rk4, step 0.02": partial(solve, method="rk4", step=0.02),
-        "collocation": partial(solve, method="collocation", state=SolverState()),
-        "dopri5": partial(solve, method="dopri5"),
-    }
+    options = SOLVERS | {"collocation": {"method": "collocation", "state": SolverState()}}
+    solvers = {name: partial(solve, **each) for name, each in options.items()}
     seconds = {name: float("inf") for name in solvers}
     errors: dict[str, float] = {}
     reference = exact(field, start, times)
@@ -62,8 +69,7 @@ def compare(dim: int, weights: str, length: int, turns: int) -> None:
             if turn > 0:  # the first one selects a mesh
                 seconds[name] = min(seconds[name], time.process_time() - began)
             errors[name] = flow_error(p.detach(), reference)
-    cells = (f"{name}: {seconds[name]:.2g} s, {errors[name]:.0e}" for name in solvers)
-    print(f"dim {dim}, {weights} weights | {' | '.join(cells)}", flush=True)
+    return [str(dim), WEIGHTS[weights], *(f"{seconds[n]:.2g} s, {exponent(errors[n])}" for n in solvers)]
 
 
 @torch.no_grad()

@@ -5,7 +5,8 @@ pairs of texts; inference is a forward pass with baked vectors. `--times` compar
 with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one,
 `--relative` the solves of `floater_relative`, forward and backward, with a whole step. Both sides take every
 step in alternating order, and the ratio of their times is printed with a 95 % interval (of the geometric mean
-of the paired ratios, by Student's t; whole refresh cycles count as one pair).
+of the paired ratios, by Student's t; whole refresh cycles count as one pair). `--csv docs/performance` stores
+the rows, and `--csv docs/clock` those of `--clock`.
 
     python benchmarks/overhead.py                            # tiny
     python benchmarks/overhead.py --refresh-every 10
@@ -37,8 +38,10 @@ from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.flow import FlowEncoder
 from floater.flow.collocation import solver
 from floater.transformer import PRESETS, FloaterConfig, FloaterForConditionalGeneration
+from stored import add_csv, show
 
 Step = Callable[[], float]
+SENTENCES = 32
 
 
 class Case:
@@ -80,16 +83,20 @@ def paired(first: Step, second: Step, steps: int, cycle: int = 1) -> tuple[list[
     return a, b
 
 
-def report(label: str, base: list[float], other: list[float]) -> None:
-    """Print the ratio other / base with its interval."""
+def columns(base: str, other: str, label: str = "step") -> list[str]:
+    """Return the columns of the rows of `ratio`."""
+    return [label, f"{base}, median ms", f"{other}, median ms", "pairs", "ratio", "95 % interval"]
+
+
+def ratio(label: str, base: list[float], other: list[float]) -> list[str]:
+    """Return the medians and the ratio other / base with its interval, as cells."""
     logs = [math.log(b / a) for a, b in zip(base, other, strict=True)]
     middle = statistics.fmean(logs)
     half = float(student.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
-    low, ratio, high = (math.exp(x) for x in (middle - half, middle, middle + half))
-    print(
-        f"| {label} | {1e3 * statistics.median(base):.1f} | {1e3 * statistics.median(other):.1f} "
-        f"| {len(logs)} | {ratio:.4f} | {low:.4f} to {high:.4f} |"
-    )
+    low, mean, high = (f"{math.exp(x):.3f}" for x in (middle - half, middle, middle + half))
+    medians = [1e3 * statistics.median(seconds) for seconds in (base, other)]
+    ms = [f"{median:,.{0 if median >= 200 else 1}f}" for median in medians]
+    return [label, *ms, str(len(logs)), mean, f"{low} to {high}"]
 
 
 def texts(arguments: argparse.Namespace) -> Tensor:
@@ -98,32 +105,33 @@ def texts(arguments: argparse.Namespace) -> Tensor:
     return torch.randint(3, arguments.vocabulary, shape, generator=torch.Generator().manual_seed(0))
 
 
-def training(arguments: argparse.Namespace) -> None:
+def training(arguments: argparse.Namespace) -> list[str]:
     every, batch = arguments.refresh_every, texts(arguments)
     plain = Case("sinusoidal", arguments)
     floater = Case("floater", arguments, position_options={"refresh_every": every})
     steps = math.ceil(arguments.steps / every) * every
     times = paired(lambda: plain.step(*batch), lambda: floater.step(*batch), steps, every)
-    report(f"training, {arguments.preset}, refresh_every={every}", *times)
+    solves = "a fresh solve every step" if every == 1 else f"`refresh_every={every}`, whole cycles"
+    return ratio(f"training, {arguments.preset}, {solves}", *times)
 
 
-def random_times(arguments: argparse.Namespace) -> None:
+def random_times(arguments: argparse.Namespace) -> list[str]:
     batch = texts(arguments)
     plain = Case("floater", arguments)
     drawn = Case("floater", arguments, times={"mode": arguments.times})
     times = paired(lambda: plain.step(*batch), lambda: drawn.step(*batch), arguments.steps)
-    report(f"training, {arguments.preset}, floater, times {arguments.times}", *times)
+    return ratio(f"training, {arguments.preset}, FLOATER, `--times {arguments.times}`", *times)
 
 
-def clock(arguments: argparse.Namespace) -> None:
+def clock(arguments: argparse.Namespace) -> list[str]:
     batch, name = texts(arguments), arguments.clock
     plain = Case(name, arguments)
     driven = Case(name, arguments, position_options={"clock": {"std": 0.02}})
     times = paired(lambda: plain.step(*batch), lambda: driven.step(*batch), arguments.steps)
-    report(f"training, {arguments.preset}, {name} with a clock a head", *times)
+    return ratio(f"`{name}`", *times)
 
 
-def relative(arguments: argparse.Namespace) -> None:
+def relative(arguments: argparse.Namespace) -> list[str]:
     batch, case = texts(arguments), Case("floater_relative", arguments)
     flows = [module for module in case.model.modules() if isinstance(module, FloaterRelative)]
     positions = Positions.arange(arguments.length)
@@ -137,10 +145,10 @@ def relative(arguments: argparse.Namespace) -> None:
         return spent
 
     times = paired(lambda: case.step(*batch), solved, arguments.steps)
-    report(f"a step and {len(flows)} solves, {arguments.preset}, floater_relative", *times)
+    return ratio(f"a step and the solves of `floater_relative`, {arguments.preset}", *times)
 
 
-def inference(arguments: argparse.Namespace) -> None:
+def inference(arguments: argparse.Namespace) -> list[str]:
     plain, floater = (Case(name, arguments).model.eval() for name in ("sinusoidal", "floater"))
     for module in floater.modules():
         if isinstance(module, FlowEncoder):
@@ -154,10 +162,11 @@ def inference(arguments: argparse.Namespace) -> None:
         return time.perf_counter() - began
 
     times = paired(lambda: step(plain), lambda: step(floater), arguments.steps)
-    report(f"inference, {arguments.preset}, baked", *times)
+    pairs = "" if arguments.sentences == SENTENCES else f", {arguments.sentences} pairs of texts"
+    return ratio(f"inference, {arguments.preset}, baked{pairs}", *times)
 
 
-def monitoring(arguments: argparse.Namespace) -> None:
+def monitoring(arguments: argparse.Namespace) -> list[str]:
     """Measure solves with and without checks of the flow of a Transformer that learns to reverse random
     texts.
 
@@ -190,8 +199,15 @@ def monitoring(arguments: argparse.Namespace) -> None:
             solver.interval_errors = estimate if which else unseen
             seconds[which].append(solved(checked if which else trusting))
         solver.interval_errors = estimate
-    total = sum(seconds[1]) / sum(seconds[0])
-    report(f"the flow alone, {arguments.length} positions, checked, total {total:.3f}", *seconds)
+    return ratio(f"the flow alone, {arguments.preset}, its mesh checked", *seconds)
+
+
+TABLES = {
+    training: ("steps", "sinusoidal", "FLOATER"),
+    inference: ("steps", "sinusoidal", "FLOATER"),
+    clock: ("cost", "plain", "with a clock", "encoding"),
+}
+"""Name of the table of a measurement, and names of its sides and of their label."""
 
 
 def main() -> None:
@@ -200,7 +216,7 @@ def main() -> None:
     )
     parser.add_argument("--preset", default="tiny", choices=PRESETS)
     parser.add_argument("--length", type=int, default=128, help="tokens on each side")
-    parser.add_argument("--sentences", type=int, default=32)
+    parser.add_argument("--sentences", type=int, default=SENTENCES)
     parser.add_argument("--vocabulary", type=int, default=6000)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--refresh-every", type=int, default=1)
@@ -210,11 +226,12 @@ def main() -> None:
     kind.add_argument("--times", choices=("stretch", "shift", "float", "subset"))
     kind.add_argument("--clock", help="an encoding that a clock can drive")
     parser.add_argument("--cpu-time", action="store_true", help="of training: for a machine that is shared")
+    add_csv(parser)
     arguments = parser.parse_args()
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
-    print("|---|---:|---:|---:|---:|---:|")
-    (random_times if arguments.times else clock if arguments.clock else arguments.run)(arguments)
+    run = random_times if arguments.times else clock if arguments.clock else arguments.run
+    name, *sides = TABLES.get(run, ("variants", "base", "other"))
+    show(columns(*sides), (each(arguments) for each in [run]), arguments.csv, name)
 
 
 if __name__ == "__main__":

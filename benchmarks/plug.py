@@ -22,9 +22,14 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import floater
-from overhead import Step, paired, report
+from overhead import Step, columns, paired, ratio
+from stored import add_csv, show
 
-KINDS = ("inference", "frozen", "trained")
+KINDS = {
+    "inference": "inference, baked",
+    "frozen": "training, frozen flow",
+    "trained": "training, trained flow",
+}
 
 
 def step(model: Any, ids: torch.Tensor, train: bool, clock: Callable[[], float]) -> Step:
@@ -57,11 +62,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--refresh-every", type=int, default=1)
     parser.add_argument("--busy", action="store_true", help="processor time, for a machine with other work")
+    add_csv(parser)
     arguments = parser.parse_args()
     clock = time.process_time if arguments.busy else time.perf_counter
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    print("| what | base, median ms | other, median ms | pairs | ratio | 95 % interval |")
-    print("|---|---:|---:|---:|---:|---:|")
     torch.manual_seed(0)
     config = BertConfig(
         hidden_size=arguments.width,
@@ -72,7 +76,8 @@ def main() -> None:
     )
     ids = torch.randint(1000, 30000, (arguments.texts, arguments.length))
     every = arguments.refresh_every
-    for kind in arguments.what or KINDS:
+
+    def measured(kind: str) -> list[str]:
         base = BertForSequenceClassification(config)
         other = copy.deepcopy(base)
         floater.plug(other, start="small", refresh_every=every, max_length=arguments.length)
@@ -84,7 +89,9 @@ def main() -> None:
         steps = [step(model.train(train), ids, train, clock) for model in (base, other)]
         cycle = every if kind == "trained" else 1
         times = paired(*steps, arguments.steps // cycle * cycle, cycle)
-        report(f"{kind}, {arguments.texts} texts of {arguments.length}", *times)
+        return ratio(KINDS[kind], *times)
+
+    show(columns("without", "plugged"), map(measured, arguments.what or KINDS), arguments.csv, "pretrained")
 
 
 if __name__ == "__main__":

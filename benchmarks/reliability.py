@@ -1,7 +1,7 @@
 """Kill, corrupt, duplicate and deceive runs, fill their disks, and count lost runs, silent errors and
 tracebacks.
 
-It is a benchmark and not a test, as it takes an hour and publishes numbers: docs/reliability.md.
+It is a benchmark and not a test, as it takes an hour and publishes numbers (`--csv docs/reliability`).
 `python benchmarks/reliability.py --scale 0.1` runs a tenth of it. Every command is the real one, in a process
 forked from this one, which has imported the library already; trials of a study start processes of their own.
 """
@@ -11,13 +11,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import os
-import platform
 import random
 import resource
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -48,10 +45,10 @@ from first_hour_files import prepare
 from floater.lab.tasks import task
 from floater.pretrained.extending import biases
 from hostile import hostile_cases
+from stored import add_csv, show
 from strangers import stranger_cases
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "reliability.md"
 Section = Callable[[int, Path, random.Random], Tally]
 
 
@@ -214,47 +211,8 @@ PARTS: dict[str, tuple[int, Section]] = {
 }
 
 
-def page(tallies: list[Tally], arguments: argparse.Namespace, seconds: float) -> str:
-    """Return the page of the campaign."""
-
-    def git(*command: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=False)
-        return done.stdout
-
-    commit = git("rev-parse", "--short", "HEAD").strip() + "+" * bool(
-        git("status", "--porcelain", "-uno", "src")
-    )
-    rows = ["| what | a case | cases | lost | silent | tracebacks |", "|---|---|---|---|---|---|"]
-    for each in tallies:
-        cells = each.name, each.meaning, each.cases, each.lost, each.silent, each.tracebacks
-        rows.append(f"| {' | '.join(map(str, cells))} |")
-    notes = [f"- {tally.name}: {note}" for tally in tallies for note in tally.notes[:8]]
-    whole = arguments.scale >= 1
-    part = "" if whole else "\nThis one is a part of the campaign, which takes an hour or two."
-    command = shlex.join(sys.argv[1:])
-    machine = f"{os.cpu_count()} cores ({platform.machine()}) that others used, too"
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return "\n".join(
-        [
-            "# Reliability\n",
-            "A campaign that kills small runs, corrupts their files, starts them twice, fills their disk",
-            'and changes their data, and counts the damage. "Lost" is a run that does not end with the',
-            'weights of an undisturbed run, bit for bit; "silent" is a wrong result, or code that was',
-            'executed, with exit code 0; "tracebacks" are commands that end with a traceback, or without',
-            f"a line that says what to do.{part}\n",
-            *rows,
-            "",
-            *notes,
-            "",
-            f"Command: `python benchmarks/reliability.py {command}` (all: `make reliability`), at commit",
-            f"{commit}, in {seconds / 60:.0f} minutes on one of {machine}; {versions}.",
-            "",
-        ]
-    )
-
-
 def main() -> int:
-    """Run the campaign and write its page."""
+    """Run the campaign, print its table and store it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--scale", type=float, default=1.0, help="share of the whole campaign")
     parser.add_argument(
@@ -262,32 +220,30 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of it")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=PAGE)
+    add_csv(parser)
     arguments = parser.parse_args()
-    if arguments.output == PAGE and set(arguments.only) != set(PARTS):
-        parser.error(
-            f"--only runs a part of the campaign, which would replace {PAGE}; name a file by --output"
-        )
+    if arguments.csv and (arguments.scale < 1 or arguments.studies is not None):
+        parser.error("--csv stores whole parts of the campaign: leave --scale and --studies out")
     torch.set_num_threads(1)
     task("generated")  # imported once, before the forks
-    began, tallies = time.monotonic(), []
+    damaged = False
+
+    def row(name: str) -> list[str]:
+        nonlocal damaged
+        count, part = PARTS[name]
+        start = time.monotonic()
+        dear = name == "studies" and arguments.studies is not None
+        scaled = max(1, round(count * (arguments.studies if dear else arguments.scale)))
+        tally = part(scaled, Path(folder, name), random.Random(arguments.seed))
+        counts = tally.cases, tally.lost, tally.silent, tally.tracebacks
+        damaged |= any(counts[1:])
+        minutes = f"{(time.monotonic() - start) / 60:.1f}"
+        return [tally.name, tally.meaning, *map(str, counts), "; ".join(tally.notes[:8]), minutes]
+
+    columns = ["part", "each case", "cases", "lost", "silent", "tracebacks", "note", "minutes"]
     with tempfile.TemporaryDirectory() as folder:
-        for name in arguments.only:
-            count, part = PARTS[name]
-            start = time.monotonic()
-            dear = name == "studies" and arguments.studies is not None
-            scaled = max(1, round(count * (arguments.studies if dear else arguments.scale)))
-            tally = part(scaled, Path(folder, name), random.Random(arguments.seed))
-            tallies.append(tally)
-            counted = f"{tally.cases} cases, {tally.lost} lost, {tally.silent} silent"
-            print(
-                f"{tally.name}: {counted}, {tally.tracebacks} tracebacks in {time.monotonic() - start:.0f} s",
-                *tally.notes,
-                sep="\n  ",
-                flush=True,
-            )
-    arguments.output.write_text(page(tallies, arguments, time.monotonic() - began), encoding="utf-8")
-    return int(any(tally.lost or tally.silent or tally.tracebacks for tally in tallies))
+        show(columns, map(row, arguments.only), arguments.csv, "campaign")
+    return int(damaged)
 
 
 if __name__ == "__main__":

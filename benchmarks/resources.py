@@ -2,7 +2,8 @@
 
 Each line is measured in a separate process: a causal language model of a preset, two rows of 512 tokens,
 forward, backward and Adam. Time is CPU time of one thread, the minimum of the measured steps; memory is the
-peak of the process minus its memory after the imports. Prints a Markdown table.
+peak of the process minus its memory after the imports. Prints a Markdown table; `--csv docs/performance`
+stores it.
 
     python benchmarks/resources.py
     python benchmarks/resources.py --sizes tiny,small --steps 5
@@ -21,6 +22,7 @@ import torch
 
 from floater import FloaterConfig
 from floater.transformer import FloaterForCausalLM
+from stored import add_csv, show
 
 ROWS, LENGTH, VOCABULARY = 2, 512, 32768
 
@@ -63,26 +65,27 @@ def main() -> None:
     parser.add_argument("--sizes", default="tiny,small,transformer-base,transformer-big")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "POSITION"), help=argparse.SUPPRESS)
+    add_csv(parser)
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(*arguments.one, arguments.steps)))
         return
-    head = ["size", "parameters, M", "of the flow, M", "step, s: sinusoidal", "floater"]
-    head += ["memory, MiB: sinusoidal", "floater"]
-    print(f"| {' | '.join(head)} |\n|---{'|---:' * (len(head) - 1)}|")
-    for size in arguments.sizes.split(","):
+    columns = ["size", "parameters, M", "of the flow, M", "step, s: sinusoidal", "step: floater"]
+    columns += ["memory, MiB: sinusoidal", "memory: floater"]
+
+    def row(size: str) -> list[str]:
         measured = []
         for position in ("sinusoidal", "floater"):
             command = [sys.executable, __file__, "--steps", str(arguments.steps), "--one", size, position]
             measured.append(
                 json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             )
-        plain, flow = measured
-        print(
-            f"| {size} | {flow['parameters']:.1f} | {flow['position']:.2f} | {plain['seconds']:.2f} "
-            f"| {flow['seconds']:.2f} | {plain['memory']:,.0f} | {flow['memory']:,.0f} |",
-            flush=True,
-        )
+        flow = measured[1]
+        cells = [size, f"{flow['parameters']:.1f}", f"{flow['position']:.2f}"]
+        cells += [f"{each['seconds']:.2f}" for each in measured]
+        return cells + [f"{each['memory']:,.0f}" for each in measured]
+
+    show(columns, map(row, arguments.sizes.split(",")), arguments.csv, "sizes")
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ import argparse
 import gc
 import json
 import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from floater import FloaterConfig, Positions, build, catalogue
 from floater.encodings import StackSpec
 from floater.encodings.measure import count
 from floater.transformer.stacks import Encoder
+from stored import add_csv, show
 
 # no goal: recurrent, random or with word embeddings of their own
 FREE = (
@@ -220,14 +221,15 @@ def measured(name: str, length: int, arguments: argparse.Namespace) -> dict[str,
     return compared(ours("none", length, arguments), ours(name, length, arguments), arguments.turns)
 
 
-def line(name: str, length: int, result: dict[str, Any], arguments: argparse.Namespace) -> str:
+def cells(name: str, length: int, result: dict[str, Any], arguments: argparse.Namespace) -> list[str]:
+    """Return the row of an encoding at a length."""
     if "skipped" in result:
-        return f"| {name} | {length:,} | {result['skipped']} | | | |"
-    rate = arguments.tokens // length * length / result["seconds"]
-    least = 1.0 if arguments.peers else bar(name, length)
-    against = "" if least is None else f"{least} {'kept' if result['ratio'] >= least else 'missed'}"
-    spread = f"{result['ratio']:.3f} ({result['least']:.3f} to {result['most']:.3f})"
-    return f"| {name} | {length:,} | {rate:,.0f} | {spread} | {result['memory']:.2f} | {against} |"
+        numbers, goal = [result["skipped"], "", ""], None
+    else:
+        spread = f"{result['least']:.3f} to {result['most']:.3f}"
+        numbers, goal = [f"{result['ratio']:.3f}", spread, f"{result['memory']:.2f}"], bar(name, length)
+    goals = [] if arguments.peers else ["" if goal is None else str(goal)]
+    return [name, f"{length:,}", *numbers, *goals]
 
 
 def main() -> None:
@@ -250,6 +252,7 @@ def main() -> None:
         "--keep", type=Path, help="a file for results; those that it holds are not taken again"
     )
     parser.add_argument("--peers", action="store_true", help="against x-transformers instead of none")
+    add_csv(parser)
     arguments = parser.parse_args()
     torch.set_flush_denormal(True)
     encodings = list(PEERS) if arguments.peers else [name for name in catalogue() if name != "none"]
@@ -264,20 +267,23 @@ def main() -> None:
     print(
         f"{arguments.layers} layers of width {arguments.width}, {arguments.tokens:,} tokens a step, "
         f"{arguments.turns} turns, {torch.get_num_threads()} threads, {arguments.device}, "
-        f"{arguments.clock} clock, torch {torch.__version__}\n"
+        f"{arguments.clock} clock, torch {torch.__version__}; ratios to {base}, median and range\n"
     )
-    print(f"| row | length | tokens/s | ratio to {base}, median (range) | peak memory | bar |")
-    print("|---|---:|---:|---:|---:|---|")
-    for length in map(int, arguments.lengths.split(",")):
-        for name in names:
+
+    def rows() -> Iterator[list[str]]:
+        for length, name in product(map(int, arguments.lengths.split(",")), names):
             key = f"{'peers ' * arguments.peers}{name} {length} {arguments.width} {arguments.tokens}"
             if key not in kept:
                 kept[key] = measured(name, length, arguments)
                 gc.collect()
                 if arguments.keep:
                     arguments.keep.write_text(json.dumps(kept, indent=1) + "\n")
-            print(line(name, length, kept[key], arguments))
-            sys.stdout.flush()
+            yield cells(name, length, kept[key], arguments)
+
+    columns, name = ["encoding", "length", "ratio", "range", "memory"], "peers"
+    if not arguments.peers:
+        columns, name = [*columns, "goal"], "encodings"
+    show(columns, rows(), arguments.csv, name, keys=2)
 
 
 if __name__ == "__main__":

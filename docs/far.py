@@ -17,6 +17,7 @@ from statistics import mean, stdev
 
 import themed
 from matplotlib import pyplot
+from tables import write_parts
 
 from floater.lab.study.per_example import read_examples
 
@@ -65,7 +66,6 @@ WORDS = {
     "lr2e3": "the full learning rate",
 }
 """Meaning of each part of a variant's name in a configuration."""
-BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 
 
 @dataclass(frozen=True)
@@ -294,16 +294,6 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
         panel.margins(x=0.05)
     path.write_text(themed.svg(figure, path.stem), encoding="utf-8")
     pyplot.close(figure)
-
-
-def write_parts(page: Path, parts: dict[str, str]) -> None:
-    """Write parts of a page between the comments with their names."""
-    text = page.read_text(encoding="utf-8")
-    for name, part in parts.items():
-        begin, end = BEGIN.format(name), END.format(name)
-        pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
-        text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
-    page.write_text(text, encoding="utf-8")
 
 
 def check(file: Path) -> list[str]:

@@ -68,16 +68,18 @@ def performance(columns: int) -> Figure:
     """Return the ratios of a step with a flow to one without."""
     figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
     axes = figure.subplots()
-    rows = list(read(HERE / "performance" / "steps.csv"))[::-1]
-    for y, row in enumerate(rows):
-        ratio, low, high = (float(row[name]) for name in ("ratio", "low", "high"))
-        colour = BLUE if row["section"] == "Inside a pretrained model" else ORANGE
+    rows = [(name, row) for name in ("steps", "pretrained") for row in read(HERE / f"performance/{name}.csv")]
+    rows.reverse()
+    for y, (name, row) in enumerate(rows):
+        ratio, low, high = map(float, (row["ratio"], *row["95 % interval"].split(" to ")))
+        colour = BLUE if name == "pretrained" else ORANGE
         axes.errorbar(ratio, y, xerr=[[ratio - low], [high - ratio]], fmt="o", color=colour, markersize=4)
-    texts = [row["what"].replace("`", "") for row in rows]
+    texts = [row["step"].replace("`", "") for _, row in rows]
     if columns == 1:
         texts = [text.replace(", ", ",\n", 1) for text in texts]
-    models = {"Inside a pretrained model": "BERT-base: "}
-    labels = [models.get(row["section"], "") + text for row, text in zip(rows, texts, strict=True)]
+    labels = [
+        "BERT-base: " * (name == "pretrained") + text for (name, _), text in zip(rows, texts, strict=True)
+    ]
     axes.set_yticks(range(len(rows)), labels, fontsize=8 if columns > 1 else 7)
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
     axes.set(xlabel="time with a flow / without", title="A step with a flow")
@@ -88,7 +90,7 @@ def compare(columns: int) -> Figure:
     """Return the loss by position of the models of the tutorial."""
     figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
     axes = figure.subplots()
-    rows = list(read(HERE / "tutorials" / "compare.csv"))
+    rows = list(read(HERE / "tutorials" / "compare" / "losses.csv"))
     looks = zip((BLACK, BLUE, GREEN, ORANGE), ("--", "-.", (0, (5, 1)), "-"), strict=True)
     for name, (colour, line) in zip(dict.fromkeys(row["encoding"] for row in rows), looks, strict=True):
         points = [(float(row["position"]), float(row["nats"])) for row in rows if row["encoding"] == name]

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 from statistics import mean
 
-from far import spread, write_parts
+from far import spread
+from tables import write_parts
 
 from floater.lab.study.significance import holm, paired_t_p
 

@@ -191,16 +191,6 @@ def test_every_row_of_a_generated_task_is_stored(task: str) -> None:
         assert cells[first - 1 :] == [scores[column] for column in columns], name
 
 
-def test_the_page_of_performance_has_the_stored_ratios() -> None:
-    page = (RESULTS.parent / "performance.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    with (RESULTS.parent / "performance" / "steps.csv").open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            (shown,) = (cells for cells in rows if cells[0] == f"| {row['what']}")
-            assert shown[4].removesuffix(" |") == row["ratio"]
-            assert shown[5].removesuffix(" |") == f"{row['low']} to {row['high']}"
-
-
 def test_the_problems_of_the_page_of_positions_are_stored() -> None:
     page = (RESULTS.parent / "howto" / "positions.md").read_text(encoding="utf-8")
     stored = {

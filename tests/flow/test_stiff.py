@@ -1,6 +1,7 @@
 """Stiff and explosive fields: solved to the tolerance, or refused by an error that names what they are."""
 
 import copy
+import csv
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -92,6 +93,26 @@ class Robertson(torch.nn.Module):
         a, b, c = p.unbind(1)
         slow, fast, faster = 0.04 * a, 1e4 * b * c, 3e7 * b**2
         return torch.stack((fast - slow, slow - fast - faster, faster), 1)
+
+
+STORED = Path(__file__).parents[2] / "docs" / "design" / "collocation" / "stiff.csv"
+
+
+@pytest.mark.parametrize(
+    ("problem", "field", "start", "end"),
+    [
+        ("p' = -10^4 (p - cos t)", Chase(1e4), [1.5], 10.0),
+        ("p' = -10^8 (p - cos t)", Chase(1e8), [1.5], 10.0),
+        ("Robertson", Robertson(), [1.0, 0.0, 0.0], 4e5),
+    ],
+)
+@torch.no_grad()
+def test_a_stiff_problem_takes_as_many_intervals_as_the_page_says(problem, field, start, end):
+    """Rounding may move an end of an interval."""
+    with STORED.open(encoding="utf-8", newline="") as file:
+        (row,) = (row for row in csv.DictReader(file) if row["problem, tolerance 1e-6, one row"] == problem)
+    solution = solve_dense(field, torch.tensor([start]), end)
+    assert len(solution.edges) - 1 == pytest.approx(int(row["intervals"]), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Linear attention against its sums written out, and stochastic positions in it."""
 
+import csv
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -162,6 +164,13 @@ def test_random_features_estimate_the_softmax_with_an_error_that_falls():
 
     assert error(256 * 64) < 0.01
     assert 4 < error(256) / error(256 * 64) < 16
+    page = Path(__file__).parents[2] / "docs" / "howto" / "positions"
+    with (page / "features.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            assert error(int(row["features"].replace(",", ""))) == pytest.approx(
+                float(row["error"]), abs=6e-4
+            )
+            assert float(expected.std()) == pytest.approx(float(row["outputs"]), abs=0.01)
 
 
 @pytest.mark.parametrize("queries", [True, False])
