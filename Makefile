@@ -56,6 +56,7 @@ docs: .venv/installed
 	$(BIN)/python docs/far.py
 	$(BIN)/python docs/protocol.py
 	$(BIN)/python docs/clock.py
+	$(BIN)/python docs/certified.py
 	$(BIN)/python docs/fullsize.py
 	$(BIN)/python docs/openings.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py

@@ -64,10 +64,6 @@ def draw(record: Record, measured: list[Method]) -> None:
     figure.savefig(FOLDER / "loss.svg", metadata={"Date": None})
 
 
-def rows(name: str) -> list[dict[str, str]]:
-    return []
-
-
 def main() -> None:
     """Run the command."""
     for argument in sys.argv[1:]:

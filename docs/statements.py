@@ -93,7 +93,7 @@ def rows(file: str) -> list[Row]:
     if path.suffix == ".json":
         if path.name == "report.json":
             return _cut(path)
-        from certificates import rows as certificate_rows  # imports torch
+        from certified import rows as certificate_rows  # imports torch
 
         return certificate_rows(path.stem)
     text = path.read_text(encoding="utf-8")
@@ -155,8 +155,8 @@ def computed(row: Row) -> tuple[float, ...]:
     return result if isinstance(result, tuple) else (result,)
 
 
-NUMBER = r"(?<![\w.])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\d|[.,]\d)"
-SPREAD = rf"{NUMBER}(?: ± {NUMBER})?"
+NUMBER = r"(?<![\w.–-])[-−+]?\d+(?:,\d{3})*(?:\.\d+)?(?!\d|[.,]\d)"
+SPREAD = rf"{NUMBER}(?:\s±\s+{NUMBER})?"
 
 
 def shown(row: Row) -> re.Match[str]:
@@ -176,7 +176,7 @@ def agrees(text: str, values: tuple[float, ...]) -> bool:
     >>> agrees("1.5 ± 0.4", (1.46, 0.4)), agrees("−2", (-2.6,)), agrees("1,024", (1024.0,))
     (True, False, True)
     """
-    numbers = [part.replace(",", "").replace("−", "-") for part in text.split(" ± ")]
+    numbers = [part.replace(",", "").replace("−", "-") for part in re.split(r"\s±\s+", text)]
     if len(numbers) != len(values):
         return False
     halves = (0.5 * 10.0 ** -len(number.partition(".")[2]) for number in numbers)
@@ -218,21 +218,28 @@ TABLES_WITH_TESTS = {
 }  # test_reports.py
 UNMEASURED = {
     "code, links, mathematics and HTML": r"(?s:```.*?```)|`[^`]*`|\]\([^)]*\)|\$[^$]*\$|<[^>]*>|https?://\S+",
-    "names and versions": r"\b(?:Python|torch|Llama|Phi-|SQuAD|Apache|[Ss]ections?|[Aa]ppendix|Figures?) ?[A-Z.]?[\d.]+",
-    "levels of intervals and tests": r"95 % intervals?|level 0\.05|p < 0\.05|[(]95 %[)]",
-    "goals": r"\bgoals?\b(?: of| was| were) [^.;:]*?(?:%|BLEU|chrF|nats)|\bgoals?\b(?: of| was| were) [\d., and]+",
-    "expectations": r"expected above [\d.]+ %",
-    "the paper's Table 6": r"28\.57 BLEU|28\.0 to 28\.2",
-    "settings": r"length penalty of 0\.6|\brates of [\d. a-z]+ and [\d.]+|spacing .{,20} is 0\.1|more than 0\.02 nats",
-    "sizes": rf"{NUMBER}(?:,? (?:and|to|or) {NUMBER})*,? (?:[GMk]B|million|thousand)\b",
+    "names and versions": r"address of 1946|\b(?:Python|torch|Llama|Phi-|SQuAD|Apache|[Ss]ections?|[Aa]ppendix|Figures?|Tables?|[Ss]eeds?,?)"
+    r"\s?[A-Z.]?[\d.]+",
+    "levels of intervals and tests": r"95 % intervals?|level 0\.05|p < 0\.05",
+    "goals": r"(?:at least|within) [\d.]+ (?:%|nats)|\bgoals?\s(?:of|was|were)\s[\d., and]+|expected above [\d.]+ %",
+    "settings": r"masked tokens \(15 %\)|at most 0\.1 %|penalty of 0\.6|between 1, 0\.1 and 0\.01|spacing .{,20} is 0\.1"
+    r"|rates of 2\.5 at full stops and 0\.25|more than 0\.02 nats",
+    "a constant": r"log 20 = 3\.00",
+    "Table 6 of the paper": r"28\.57 BLEU|28\.0 to 28\.2",
 }
 """What numbers are no measurements; a pattern each."""
+SETTINGS = (
+    *("words?", "tokens?", "symbols?", "digits", "bits", "keys", "vectors", "positions", "times", "of", "seeds?"),
+    *("steps", "blocks", "minutes", "comparisons", "pairs", "trials?", "sentences", "translations"),
+    *("preceding", "on", "texts?", "questions", "checkpoints"),
+)
+SIZES = "GB", "MB", "million", "thousand"
+"""Words that follow the numbers of settings, and the sizes of models and packages."""
 SCORES = r"(?:%|BLEU|chrF|nats?|points)(?!\w)"
-LIST = rf"{SPREAD}(?:(?:,| to| and|, and| or| against| instead of) {SPREAD})*"
 
 
 def running(name: str) -> str:
-    """Return the running text of a page, with blanks for what is none, so that places stay the same."""
+    """Return the running text of a page, with blanks for what is none, so that offsets stay the same."""
 
     def blank(pattern: str, text: str) -> str:
         return re.sub(pattern, lambda match: re.sub(r"\S", " ", match[0]), text)
@@ -240,29 +247,42 @@ def running(name: str) -> str:
     text = blank(f"(?s){GENERATED}", page(name))
     if name in TABLES_WITH_TESTS:
         text = blank(f"(?s){TABLES_WITH_TESTS[name]}", text)
-    text = blank(r"(?ms)^## (?:Withdrawn|Provenance|[^\n]*(?:, as published|The plan)[^\n]*)\n.*?(?=^##+ |\Z)", text)
-    text = blank(r"(?m)(?<=\n\n) {4,}(?:python|floater|cd|pip|MODEL|make|torchrun|model:)(?s:.*?)(?=\n\n|\Z)", text)
+    sections = r"Withdrawn|Provenance|[^\n]*(?:, as published|The plan)[^\n]*"
+    text = blank(rf"(?ms)^## (?:{sections})\n.*?(?=^##+ |\Z)", text)
+    commands = r"python|floater|cd|pip|MODEL|make|torchrun|model:"
+    text = blank(rf"(?m)(?<=\n\n) {{4,}}(?:{commands})(?s:.*?)(?=\n\n|\Z)", text)
     for pattern in UNMEASURED.values():
         text = blank(pattern, text)
     return text
 
 
-def measured(name: str) -> Iterator[re.Match[str]]:
-    """Yield the measured numbers of a page's running text: decimal numbers, and scores with their unit."""
-    text = running(name)
-    lists = [match.span() for match in re.finditer(rf"{LIST}\s*{SCORES}", text)]
-    for match in re.finditer(SPREAD, text):
-        if "." in match[0] or any(start <= match.start() < end for start, end in lists):
-            yield match
+def measured(name: str) -> Iterator[tuple[int, int]]:
+    """Yield the measured numbers of a page's running text.
+
+    These are the decimal numbers, but not sizes, and in a sentence or cell with the unit of a score all numbers but
+    those of settings.
+    """
+    more = rf"(?:(?:,|,?\s(?:to|and|or)|-|–)\s?(?:{SPREAD}|[\d,]+))*"
+    size, setting = (
+        re.compile(rf"{more}[\s-]+(?:{'|'.join(words)})\b") for words in (SIZES, (*SIZES, *SETTINGS))
+    )
+    for sentence in re.finditer(r"(?s).+?(?:\.\s|\n\n|\||\Z)", running(name)):
+        excepted = setting if re.search(SCORES, sentence[0]) else size
+        for match in re.finditer(SPREAD, sentence[0]):
+            decimal = "." in match[0]
+            if (decimal or excepted is setting) and not (size if decimal else excepted).match(
+                sentence[0], match.end()
+            ):
+                yield sentence.start() + match.start(), sentence.start() + match.end()
 
 
 def unbound(name: str) -> list[str]:
     """Return the measured numbers of a page without a row, each with the words before it."""
     bound = [shown(row).span(1) for row in statements() if row["page"] == name]
     return [
-        " ".join(page(name)[max(0, match.start() - 60) : match.end() + 25].split())
-        for match in measured(name)
-        if not any(start <= match.start() and match.end() <= end for start, end in bound)
+        " ".join(page(name)[max(0, start - 60) : end + 25].split())
+        for start, end in measured(name)
+        if not any(first <= start and end <= last for first, last in bound)
     ]
 
 
