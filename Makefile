@@ -55,6 +55,8 @@ docs: .venv/installed
 	$(BIN)/python docs/concepts.py
 	$(BIN)/python docs/far.py
 	$(BIN)/python docs/protocol.py
+	$(BIN)/python docs/clock.py
+	$(BIN)/python docs/certified.py
 	$(BIN)/python docs/fullsize.py
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/openings.py

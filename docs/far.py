@@ -10,7 +10,7 @@ import csv
 import re
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose
 from pathlib import Path
 from statistics import mean, stdev
@@ -174,6 +174,13 @@ STUDIES = (
         )
     ),
 )
+NEWS = next(study for study in STUDIES if study.name == "news_s2l")
+TABLES = {
+    **{study.name: study for study in STUDIES},
+    "news_s2l-bleu": replace(NEWS, metric="bleu", label="BLEU"),
+    "news_s2l-loss": replace(NEWS, metric="loss", label="loss, nats", digits=2, lower=True),
+}
+"""The study of each table of the page, by the table's name."""
 
 
 def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
@@ -320,7 +327,7 @@ def main() -> None:
     for name, studies, columns in (("opening", opening, 2), ("lengths", STUDIES, 2)):
         draw(studies, SCORES / f"{name}.svg", columns)
         draw(studies, SCORES / f"{name}-narrow.svg", 1)  # for phones
-    write_parts(PAGE, {"summary": summary(STUDIES), **{study.name: table(study) for study in STUDIES}})
+    write_parts(PAGE, {"summary": summary(STUDIES), **{name: table(study) for name, study in TABLES.items()}})
 
 
 if __name__ == "__main__":
