@@ -57,6 +57,7 @@ docs: .venv/installed
 	$(BIN)/python docs/protocol.py
 	$(BIN)/python docs/clock.py
 	$(BIN)/python docs/certified.py
+	$(BIN)/python docs/extended.py
 	$(BIN)/python docs/fullsize.py
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/openings.py

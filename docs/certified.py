@@ -55,7 +55,8 @@ def rows(name: str) -> list[Row]:
                 difference = record.difference(method, other, record.old, record.length, windows)
                 if difference is not None:
                     row = _row("difference", str(method), texts, record.old, difference.value)
-                    lines.append(row | {"against": label, "from": str(difference.low), "to": str(difference.high)})
+                    ends = {"from": str(difference.low), "to": str(difference.high)}
+                    lines.append(row | ends | {"against": label})
             change = short_change(record, method)
             if change is not None:
                 row = _row("short", str(method), texts, 0, 100 * change)
@@ -85,7 +86,7 @@ def _row(kind: str, method: str, texts: int, low: int, value: float) -> Row:
 
 
 def losses(name: str) -> str:
-    """Return the loss by position and the difference from reading in parts, more texts first, then the best."""
+    """Return the loss by position and the difference from parts, more texts first, then the best."""
     record, _ = read(name)
     bins, several = _bins(record), record.settings["model"]["kind"] == "causal"
     parts = IN_WINDOWS if several else f"in parts of {record.old}"

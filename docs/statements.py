@@ -3,7 +3,7 @@
 docs/statements.csv has a row for each number. The columns are:
 
     page       the page, relative to the repository
-    text       the words around the number, unique on the page, with {} in its place, and {#} for other numbers
+    text       the words around the number, unique on the page: {} is the number, {#} is another one
     file       the stored files, relative to docs/, separated by spaces
     where      the rows that count: `column=value`, `column!=value` and `column=one|another`, separated by ;
     column     the column of the numbers
@@ -137,7 +137,10 @@ def _instead(where: str, against: str) -> str:
     """
     columns = {re.split("!?=", condition)[0] for condition in against.split(";")}
     return ";".join(
-        [*(c for c in filter(None, where.split(";")) if re.split("!?=", c)[0] not in columns), *against.split(";")]
+        [
+            *(c for c in filter(None, where.split(";")) if re.split("!?=", c)[0] not in columns),
+            *against.split(";"),
+        ]
     )
 
 
@@ -162,7 +165,8 @@ SPREAD = rf"{NUMBER}(?:\s±\s+{NUMBER})?"
 def shown(row: Row) -> re.Match[str]:
     """Return where a page shows the number of a row; the number is the first group."""
     before, after = (
-        re.sub(r"(\\ )+", r"\\s+", re.escape(part)).replace(r"\{\#\}", SPREAD) for part in row["text"].split("{}")
+        re.sub(r"(\\ )+", r"\\s+", re.escape(part)).replace(r"\{\#\}", SPREAD)
+        for part in row["text"].split("{}")
     )
     matches = list(re.finditer(f"{before}({SPREAD}){after}", page(row["page"])))
     if len(matches) != 1:
@@ -217,23 +221,24 @@ TABLES_WITH_TESTS = {
     "docs/extend.md": r"(?<=\n\n)\| method \| trained \|.*?\n(?=\n)",
 }  # test_reports.py
 UNMEASURED = {
-    "code, links, mathematics and HTML": r"(?s:```.*?```)|`[^`]*`|\]\([^)]*\)|\$[^$]*\$|<[^>]*>|https?://\S+",
-    "names and versions": r"address of 1946|\b(?:Python|torch|Llama|Phi-|SQuAD|Apache|[Ss]ections?|[Aa]ppendix|Figures?|Tables?|[Ss]eeds?,?)"
-    r"\s?[A-Z.]?[\d.]+",
+    "code and links": r"(?s:```.*?```)|`[^`]*`|\]\([^)]*\)|https?://\S+",
+    "mathematics and HTML": r"\$[^$]*\$|<[^>]*>",
+    "names and versions": r"\b(?:Python|torch|Llama|Phi-|SQuAD|[Ss]ections?|[Aa]ppendix|Figures?|Tables?"
+    r"|[Ss]eeds?,?|Apache)\s?[A-Z.]?[\d.]+|address of 1946",
     "levels of intervals and tests": r"95 % intervals?|level 0\.05|p < 0\.05",
-    "goals": r"(?:at least|within) [\d.]+ (?:%|nats)|\bgoals?\s(?:of|was|were)\s[\d., and]+|expected above [\d.]+ %",
-    "settings": r"masked tokens \(15 %\)|at most 0\.1 %|penalty of 0\.6|between 1, 0\.1 and 0\.01|spacing .{,20} is 0\.1"
-    r"|rates of 2\.5 at full stops and 0\.25|more than 0\.02 nats",
+    "goals": r"(?:at least|within) [\d.]+ (?:%|nats)|\bgoals?\s(?:of|was|were)\s[\d., and]+"
+    r"|expected above [\d.]+ %",
+    "settings": r"masked tokens \(15 %\)|at most 0\.1 %|penalty of 0\.6|between 1, 0\.1 and 0\.01"
+    r"|spacing .{,20} is 0\.1|rates of 2\.5 at full stops and 0\.25|more than 0\.02 nats",
     "a constant": r"log 20 = 3\.00",
     "Table 6 of the paper": r"28\.57 BLEU|28\.0 to 28\.2",
 }
 """What numbers are no measurements; a pattern each."""
+SIZES = "GB|MB|million|thousand"
 SETTINGS = (
-    *("words?", "tokens?", "symbols?", "digits", "bits", "keys", "vectors", "positions", "times", "of", "seeds?"),
-    *("steps", "blocks", "minutes", "comparisons", "pairs", "trials?", "sentences", "translations"),
-    *("preceding", "on", "texts?", "questions", "checkpoints"),
+    r"words?|tokens?|symbols?|digits|bits|keys|vectors|positions|times|of|seeds?|steps|blocks|minutes|on"
+    r"|comparisons|pairs|trials?|sentences|translations|preceding|texts?|questions|checkpoints"
 )
-SIZES = "GB", "MB", "million", "thousand"
 """Words that follow the numbers of settings, and the sizes of models and packages."""
 SCORES = r"(?:%|BLEU|chrF|nats?|points)(?!\w)"
 
@@ -259,20 +264,16 @@ def running(name: str) -> str:
 def measured(name: str) -> Iterator[tuple[int, int]]:
     """Yield the measured numbers of a page's running text.
 
-    These are the decimal numbers, but not sizes, and in a sentence or cell with the unit of a score all numbers but
-    those of settings.
+    These are the decimal numbers, but not sizes, and in a sentence or cell with the unit of a score all
+    numbers but those of settings.
     """
     more = rf"(?:(?:,|,?\s(?:to|and|or)|-|–)\s?(?:{SPREAD}|[\d,]+))*"
-    size, setting = (
-        re.compile(rf"{more}[\s-]+(?:{'|'.join(words)})\b") for words in (SIZES, (*SIZES, *SETTINGS))
-    )
+    size, setting = (re.compile(rf"{more}[\s-]+(?:{words})\b") for words in (SIZES, f"{SIZES}|{SETTINGS}"))
     for sentence in re.finditer(r"(?s).+?(?:\.\s|\n\n|\||\Z)", running(name)):
-        excepted = setting if re.search(SCORES, sentence[0]) else size
+        scores = re.search(SCORES, sentence[0])
         for match in re.finditer(SPREAD, sentence[0]):
             decimal = "." in match[0]
-            if (decimal or excepted is setting) and not (size if decimal else excepted).match(
-                sentence[0], match.end()
-            ):
+            if (decimal or scores) and not (size if decimal else setting).match(sentence[0], match.end()):
                 yield sentence.start() + match.start(), sentence.start() + match.end()
 
 

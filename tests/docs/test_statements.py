@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-sys.path.insert(0, str(DOCS))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import certified
 import clock
+import extended
 import statements
 
 
@@ -27,9 +27,7 @@ def test_every_measured_number_of_a_page_has_a_row(name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["lower by 1.5 nats", "has 3 % more", "scores 12 BLEU and the other 9"])
-def test_a_number_without_a_row_is_named(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_without_a_row_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = f"A page.\n\n`x=0.1` in 3 words and 2.5 GB; it {text}, with Python 3.11.\n"
     monkeypatch.setattr(statements, "page", lambda name: page)
     monkeypatch.setattr(statements, "statements", list)
@@ -63,7 +61,13 @@ def test_a_number_is_compared_with_the_stored_one(
 
 
 def test_the_table_of_parity_is_that_of_the_scores() -> None:
-    assert clock.parity(DOCS / "clock") in clock.PAGE.read_text(encoding="utf-8"), "run `make docs`"
+    assert clock.parity(clock.HERE / "clock") in clock.PAGE.read_text(encoding="utf-8"), "run `make docs`"
+
+
+def test_the_table_of_operators_is_that_of_the_stored_ones() -> None:
+    assert extended.operators(extended.OPERATORS) in extended.PAGE.read_text(encoding="utf-8"), (
+        "run `make docs`"
+    )
 
 
 @pytest.mark.parametrize("name", certified.parts())
