@@ -99,7 +99,7 @@ class Study:
     lower: bool = False
 
 
-DEMO = ("sinusoidal", "floater", "floater_relative-cross")
+DEMO = ("sinusoidal", "floater", "floater_relative-cross", "dynamic_bias-cross")
 LEAGUE = (
     *("sinusoidal", "rotary", "alibi", "alibi-cross", "dynamic_bias-cross"),
     *("floater_relative", "floater_relative-sinusoidal", "floater_relative-cross"),

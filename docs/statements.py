@@ -214,7 +214,7 @@ def wrong(row: Row) -> str | None:
     return f"{row['page']} says {text}, stored is {stored}: {row['text']}"
 
 
-GENERATED = r"<!-- [\w-]+: written by `make docs` -->.*?<!-- end of [\w-]+ -->"
+GENERATED = r"<!-- [\w. -]+: written by `make docs` -->.*?<!-- end of [\w. -]+ -->"
 """Tables that `make docs` writes, which their own tests compare with what is stored."""
 TABLES_WITH_TESTS = {
     "docs/results.md": r"(?<=\n\n)\| (?:encoding|distance|position encoding) \|.*?\n(?=\n)",

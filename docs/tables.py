@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
@@ -157,6 +157,21 @@ def by_position(rows: Rows) -> str:
     return table(lines)
 
 
+def by_task(rows: Rows) -> str:
+    """Return means and deviations over seeds, with a column for each task and rate of a study's variants."""
+    columns: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        encoding, task, rate = row["model"].split("-", 2)
+        columns.setdefault(encoding, {}).setdefault(f"{task}, {rate}", []).append(float(row["score"]))
+    return table(
+        [
+            {"encoding": f"`{encoding}`"}
+            | {name: f"{fmean(each):.1f} ± {stdev(each):.1f}" for name, each in cells.items()}
+            for encoding, cells in columns.items()
+        ]
+    )
+
+
 LAYOUTS: dict[str, Callable[[Rows], str]] = {
     "steps.csv": judged,
     "variants.csv": judged,
@@ -166,6 +181,7 @@ LAYOUTS: dict[str, Callable[[Rows], str]] = {
     "doubled.csv": by_shape,
     "rivals.csv": by_shape,
     "losses.csv": by_position,
+    "tupe_glue_small.csv": by_task,
     "campaign.csv notes": notes,
     "campaign.csv runs": runs,
 }

@@ -15,6 +15,7 @@ from floater import flow
 DOCS = Path(__file__).parents[2] / "docs"
 sys.path.insert(0, str(DOCS))
 
+import statements  # noqa: E402
 import tables  # noqa: E402
 
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -22,9 +23,9 @@ STORED = [page for page in PAGES if tables.parts(page)]
 DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?(?![\w.]*\d)")
 HELD = {
     "catalogue.md": "tests/lab/test_listing.py",
-    "certificate.md": "docs/certificates.py",
-    "choose.md": "docs/results.md",  # which its rows cite
-    "clock.md": "docs/clock/parity.csv",
+    "certificate.md": "docs/certified.py",
+    "choose.md": "docs/statements.csv",
+    "clock.md": "docs/clock.py",
     "compared.md": "tests/test_compared.py",
     "concepts.md": "",  # the number of a section
     "design/collocation.md: constant/value": "tests/docs/test_tables.py",
@@ -50,7 +51,8 @@ SETTINGS = {
     "performance.md": (0.4,),
 }
 """Numbers of the running text that were not measured: versions, steps, goals, limits."""
-TEXTS = [page for page in STORED if page.name not in ("clock.md", "compared.md")]
+ELSEWHERE = {DOCS.parent / name for name in statements.PAGES} | {DOCS / "compared.md"}
+TEXTS = [page for page in STORED if page not in ELSEWHERE]
 
 
 def names(pages: list[Path]) -> list[str]:
@@ -76,8 +78,8 @@ def test_every_stored_table_is_shown_and_its_commits_are_named(page: Path) -> No
     text = page.read_text(encoding="utf-8")
     for file in page.with_suffix("").glob("*.csv"):
         shown = any(name.split()[0] == file.name for name in tables.parts(page))
-        assert shown or f"({page.stem}/{file.name})" in text, file
-        for row in tables.read(file):
+        assert shown or f"({page.stem}/{file.name})" in text, file  # or linked
+        for row in tables.read(file) if shown else ():
             for commit in re.findall(r"\b[0-9a-f]{7,8}\b", row.get("commit", "")):
                 assert commit in text, f"{file}: {commit}"
 
