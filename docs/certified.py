@@ -154,6 +154,7 @@ def parts() -> dict[str, str]:
     return {
         "smollm2": losses("smollm2"),
         "needles": needles("smollm2"),
+        "smollm2_16k": losses("smollm2_16k"),
         "rxnmapper": losses("rxnmapper"),
         "antiberty": losses("antiberty"),
     }
