@@ -160,7 +160,8 @@ class Records(Sequence[dict[str, Any]]):
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Records:
         """Return records that have the same names."""
-        records, names, blocks = iter(records), [], []
+        records, blocks = iter(records), []
+        names: list[str] = []
         while block := list(itertools.islice(records, _RECORDS)):
             names = names or list(block[0])
             blocks.append([_column([record[name] for record in block]) for name in names])
