@@ -112,7 +112,7 @@ def encode(
 
     Args:
         tokenizer: tokenizer of the checkpoint.
-        questions: questions, all with the right answer or all without.
+        questions: questions; they have labels if the right answers of all are known.
         max_length: maximum number of tokens of passage, question and option together, special tokens
             included.
         max_option: maximum number of tokens of question and option together; longer ones are truncated.
@@ -125,13 +125,15 @@ def encode(
     articles = [question.article for question in questions for _ in LETTERS]
     encoded = encoded_texts(tokenizer, articles, stated, max_length, "only_first")
 
+    labelled = all(question.answer is not None for question in questions)
+
     def rows() -> Iterator[Example]:
         nonlocal cut
         for question in questions:
             choices, were_cut = zip(*itertools.islice(encoded, len(LETTERS)), strict=True)
             cut += sum(were_cut)
             row: Example = {name: [choice[name] for choice in choices] for name in choices[0]}
-            yield row if question.answer is None else row | {LABEL: question.answer}
+            yield row | {LABEL: question.answer} if labelled else row
 
     encoded_rows = Records.of(rows())
     return Features(encoded_rows, None, cut, "data.max_length or data.max_option")

@@ -190,3 +190,14 @@ def test_choices_encoded_in_parts_are_those_encoded_at_once(
     parts = encode(tokenizer, asked, max_length=16, max_option=6)
     assert list(parts.rows) == list(whole.rows)
     assert (parts.cut, parts.lengths) == (whole.cut, whole.lengths)
+
+
+def test_questions_with_and_without_answers_are_encoded_together(bert: Path) -> None:
+    tokenizer = load_tokenizer(str(bert))
+    options = ("rome", "bonn", "it", "a")
+    asked = [
+        Question(str(n), "high", "the city", "where?", options, answer) for n, answer in enumerate((None, 2))
+    ]
+    encoded = encode(tokenizer, asked, max_length=16, max_option=6)
+    assert len(encoded.rows) == 2
+    assert all(LABEL not in row for row in encoded.rows)
