@@ -35,10 +35,10 @@ def parts(page: Path) -> dict[str, str]:
 def table(rows: Rows) -> str:
     """Return rows as Markdown.
 
-    >>> print(table([{"solver": "rk4", "ms": "1,200", "commit": "28a23ed"}]))
+    >>> print(table([{"solver": "dopri5", "ms": "1,200", "commit": "28a23ed"}]))
     | solver | ms |
     |---|---:|
-    | rk4 | 1,200 |
+    | dopri5 | 1,200 |
     """
     columns = [name for name in rows[0] if name not in HIDDEN]
     sides = ["---" if any(is_text(row[name]) for row in rows) else "---:" for name in columns]

@@ -136,7 +136,7 @@ def test_every_table_of_the_page_of_results_is_stored() -> None:
     page = (RESULTS.parent / "results.md").read_text(encoding="utf-8")
     page = re.sub(
         r"<!-- (.+?): .*?<!-- end of \1 -->", "", page, flags=re.DOTALL
-    )  # tests/docs/test_tables.py
+    )  # tests/docs/test_page_tables.py
     for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
         title = section.splitlines()[0]
         if title.startswith("Generated tasks") or title in ("Withdrawn", "Provenance"):

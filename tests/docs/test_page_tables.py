@@ -28,7 +28,7 @@ HELD = {
     "clock.md": "docs/clock.py",
     "compared.md": "tests/test_compared.py",
     "concepts.md": "",  # the number of a section
-    "design/collocation.md: constant/value": "tests/docs/test_tables.py",
+    "design/collocation.md: constant/value": "tests/docs/test_page_tables.py",
     "evidence.md": "tests/docs/test_evidence.py",
     "extend.md": "tests/docs/test_reports.py",
     "far.md": "docs/far.py",
