@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from certificates import read
-from far import write_parts
+from tables import write_parts
 
 from floater.lab.certificate.record import Record, wilson
 from floater.lab.certificate.subject import Method

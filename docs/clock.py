@@ -7,7 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from far import spread, write_parts
+from far import spread
+from tables import write_parts
 
 HERE = Path(__file__).parent
 PAGE = HERE / "clock.md"

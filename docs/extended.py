@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from far import write_parts
+from tables import write_parts
 
 HERE = Path(__file__).parent
 PAGE, OPERATORS = HERE / "extend.md", HERE / "extend" / "operators.csv"

@@ -233,7 +233,7 @@ UNMEASURED = {
     "a constant": r"log 20 = 3\.00",
     "Table 6 of the paper": r"28\.57 BLEU|28\.0 to 28\.2",
 }
-"""What numbers are no measurements; a pattern each."""
+"""Patterns of numbers that are not measurements."""
 SIZES = "GB|MB|million|thousand"
 SETTINGS = (
     r"words?|tokens?|symbols?|digits|bits|keys|vectors|positions|times|of|seeds?|steps|blocks|minutes|on"

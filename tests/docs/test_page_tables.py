@@ -100,7 +100,7 @@ def test_a_table_with_measurements_is_held(page: Path) -> None:
 
 @pytest.mark.parametrize("page", TEXTS, ids=names(TEXTS))
 def test_running_text_has_only_numbers_of_the_tables(page: Path) -> None:
-    """Of its tables and files, and of files that it names."""
+    """Each decimal stands in a table of the page, in its files, or in a file that the page names."""
     lines = text_of(page).splitlines()
     files = [*page.with_suffix("").glob("*.csv")]
     files += [

@@ -126,10 +126,8 @@ def _written(value: Any, folder: Path, name: str) -> Any:
     if isinstance(value, list):
         value = TextLines.of(value) if isinstance(value[0], str) else Groups.of(TextLines, value)
     if is_dataclass(value):
-        kind, parts = (
-            type(value).__name__,
-            [(x.name, getattr(value, x.name)) for x in fields(value) if x.init],
-        )
+        kind = type(value).__name__
+        parts = [(x.name, getattr(value, x.name)) for x in fields(value) if x.init]
     else:
         kind, parts = tuple.__name__, [(str(i), part) for i, part in enumerate(value)]
     return [kind, *(_written(part, folder, f"{name}.{each}".lstrip(".")) for each, part in parts)]

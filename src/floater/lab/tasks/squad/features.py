@@ -12,13 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora.squad import Question
-from floater.lab.tasks.finetuning.features import (
-    AT_ONCE,
-    LABEL,
-    Example,
-    Features,
-    truncated,
-)
+from floater.lab.tasks.finetuning.features import AT_ONCE, LABEL, Example, Features, truncated
 from floater.lab.text.ragged import Records
 
 
