@@ -65,9 +65,10 @@ def merged(
 ) -> list[dict[str, str]]:
     """Return the stored rows, those that were measured with their new cells, command and commit."""
     rows = {tuple(row[key] for key in keys): row for row in stored}
+    origin = {"command": command(), "commit": commit()}
     for row in measured:
         key = tuple(row[key] for key in keys)
-        rows[key] = rows.get(key, {}) | row | {"command": command(), "commit": commit()}
+        rows[key] = rows.get(key, {}) | row | origin
     return list(rows.values())
 
 
