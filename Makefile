@@ -57,7 +57,6 @@ docs: .venv/installed
 	$(BIN)/python docs/protocol.py
 	$(BIN)/python docs/clock.py
 	$(BIN)/python docs/certified.py
-	$(BIN)/python docs/extended.py
 	$(BIN)/python docs/fullsize.py
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/openings.py

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from html import escape
@@ -16,6 +15,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
+from tables import read
 
 from floater import catalogue
 from floater.encodings import StackSpec, options
@@ -180,10 +180,9 @@ def extrapolation() -> dict[str, str]:
     """Return the scores of the studies of lengths just beyond the trained ones, by encoding."""
     by_encoding: dict[str, dict[str, list[float]]] = {}
     for task in ("copy", "reverse"):
-        with (HERE / "far" / f"generated_{task}.csv").open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row["metric"] == "exact" and row["low"] == "17":
-                    by_encoding.setdefault(row["model"], {}).setdefault(task, []).append(float(row["score"]))
+        for row in read(HERE / "far" / f"generated_{task}.csv"):
+            if row["metric"] == "exact" and row["low"] == "17":
+                by_encoding.setdefault(row["model"], {}).setdefault(task, []).append(float(row["score"]))
     return {
         name: ", ".join(f"{task} {fmean(scores):.0f}" for task, scores in tasks.items())
         for name, tasks in by_encoding.items()

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from certificates import read
-from tables import write_parts
+from tables import table, write_parts
 
 from floater.lab.certificate.record import Record, wilson
 from floater.lab.certificate.subject import Method
@@ -91,9 +91,7 @@ def losses(name: str) -> str:
     bins, several = _bins(record), record.settings["model"]["kind"] == "causal"
     parts = IN_WINDOWS if several else f"in parts of {record.old}"
     last = "minus windows" if several else f"minus parts, from {record.old} on"
-    head = ["method" if several else "read", *(["texts"] if several else [])]
-    head += [*(f"{low:,}–{high - 1:,}" for low, high in bins), last]
-    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    lines = []
     loss = {
         (int(r["texts"]), r["method"], int(r["low"])): float(r["value"])
         for r in rows(name)
@@ -104,13 +102,15 @@ def losses(name: str) -> str:
         keys, key=lambda key: (-key[0], key[1] != "windows", _beyond(name, *key), loss[(*key, record.old)])
     )
     for texts, method in order:
-        cells = [f"{loss[texts, method, low]:.3f}" if (texts, method, low) in loss else "" for low, _ in bins]
-        if several and method == "windows":  # before, it reads as without windows
-            cells = ["" if low < record.old else cell for (low, _), cell in zip(bins, cells, strict=True)]
         label = parts if method == "windows" else re.sub(r" (\S+)", r", `\1`", method)
-        cells = [label, *([str(texts)] if several else []), *cells, _difference(name, method, texts)]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        line = {"method": label, "texts": str(texts)} if several else {"read": label}
+        for low, high in bins:
+            mean = loss.get((texts, method, low))
+            if several and method == "windows" and low < record.old:  # it reads as without windows
+                mean = None
+            line[f"{low:,}–{high - 1:,}"] = "" if mean is None else f"{mean:.3f}"
+        lines.append(line | {last: _difference(name, method, texts)})
+    return table(lines)
 
 
 def _against_windows(name: str, method: str, texts: int) -> Row | None:
@@ -134,19 +134,19 @@ def _difference(name: str, method: str, texts: int) -> str:
 def needles(name: str) -> str:
     """Return the correct answers by task, with the Wilson intervals of all tasks."""
     record, methods = read(name)
-    head = ["method, tokens", "all", *NEEDLES]
-    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    lines = []
     for method in (PLAIN, *methods):
         for length in (record.old // 2, record.length):
             hits, total = record.recall(method, length)
             if total:
                 share, low, high = (round(100 * each) for each in wilson(hits, total) if each is not None)
-                cells = [f"{hits} of {total}, {share} % ({low} to {high})"]
+                line = {"method, tokens": f"{method}, {length:,}"}
+                line["all"] = f"{hits} of {total}, {share} % ({low} to {high})"
                 for task in NEEDLES:
                     right, count = record.recall(method, length, task)
-                    cells.append(f"{right}/{count}" if count else "")
-                lines.append(f"| {method}, {length:,} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+                    line[task] = f"{right}/{count}" if count else ""
+                lines.append(line)
+    return table(lines)
 
 
 def parts() -> dict[str, str]:

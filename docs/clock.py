@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
 from far import spread
-from tables import write_parts
+from tables import read, table, write_parts
 
 HERE = Path(__file__).parent
 PAGE = HERE / "clock.md"
@@ -22,17 +21,18 @@ def parity(folder: Path) -> str:
     scores: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     weights: dict[str, int] = {}
     for name in FILES:
-        with (folder / name).open(encoding="utf-8") as file:
-            for line in csv.DictReader(file):
-                if line["metric"] == "weights":
-                    weights[line["model"]] = int(line["score"])
-                elif line["metric"] == "exact" and line["low"]:
-                    scores[line["model"]][int(line["low"])].append(float(line["score"]))
-    lines = [f"| variant | {' | '.join(BINS.values())} | weights |", "|---" + "|---:" * (len(BINS) + 1) + "|"]
-    for name in sorted(scores, key=lambda name: mean(scores[name][21]), reverse=True):
-        cells = [spread(scores[name][low], 1) for low in BINS]
-        lines.append(f"| `{name}` | {' | '.join(cells)} | {weights[name]:,} |")
-    return "\n".join(lines)
+        for row in read(folder / name):
+            if row["metric"] == "weights":
+                weights[row["model"]] = int(row["score"])
+            elif row["metric"] == "exact" and row["low"]:
+                scores[row["model"]][int(row["low"])].append(float(row["score"]))
+    lines = [
+        {"variant": f"`{name}`"}
+        | {title: spread(scores[name][low], 1) for low, title in BINS.items()}
+        | {"weights": f"{weights[name]:,}"}
+        for name in sorted(scores, key=lambda name: mean(scores[name][21]), reverse=True)
+    ]
+    return table(lines)
 
 
 def main() -> None:

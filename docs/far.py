@@ -6,7 +6,6 @@ kept beside them, `python docs/far.py --check` computes every score again from t
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from collections import defaultdict
@@ -17,7 +16,8 @@ from statistics import mean, stdev
 
 import themed
 from matplotlib import pyplot
-from tables import write_parts
+from tables import read, write_parts
+from tables import table as markdown
 
 from floater.lab.study.per_example import read_examples
 
@@ -186,12 +186,11 @@ TABLES = {
 def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
     """Return the scores of all seeds by encoding and bin of length; the last bin ends at the longest test."""
     by_model: dict[str, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
-    with (SCORES / f"{study.name}.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            wanted = line["test"] == study.test and line["metric"] == study.metric
-            if wanted and line["low"] and line["score"]:
-                ends = int(line["low"]), int(line["high"] or study.longest + 1)
-                by_model[line["model"]][ends].append(float(line["score"]))
+    for row in read(SCORES / f"{study.name}.csv"):
+        wanted = row["test"] == study.test and row["metric"] == study.metric
+        if wanted and row["low"] and row["score"]:
+            ends = int(row["low"]), int(row["high"] or study.longest + 1)
+            by_model[row["model"]][ends].append(float(row["score"]))
     return by_model
 
 
@@ -205,25 +204,24 @@ def table(study: Study) -> str:
     by_model = scores(study)
     bins = sorted({ends for of in by_model.values() for ends in of})
     beyond = just_beyond(study, by_model)
-    head = ["encoding", *(f"{low}–{high - 1}" for low, high in bins), "seeds"]
-    lines = [f"| {' | '.join(head)} |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for name, of in sorted(by_model.items(), key=lambda item: mean(item[1][beyond]), reverse=not study.lower):
-        cells = [spread(of[ends], study.digits) for ends in bins]
-        lines.append(f"| {words(name, study.name)} | {' | '.join(cells)} | {max(map(len, of.values()))} |")
-    return f"**{study.title}** ({study.label}; `{study.command}`)\n\n" + "\n".join(lines)
+    order = sorted(by_model, key=lambda name: mean(by_model[name][beyond]), reverse=not study.lower)
+    lines = [
+        {"encoding": words(name, study.name)}
+        | {f"{low}–{high - 1}": spread(by_model[name][low, high], study.digits) for low, high in bins}
+        | {"seeds": str(max(map(len, by_model[name].values())))}
+        for name in order
+    ]
+    return f"**{study.title}** ({study.label}; `{study.command}`)\n\n" + markdown(lines)
 
 
 def summary(studies: tuple[Study, ...]) -> str:
     """Return as Markdown the three best encodings just beyond the trained length, and at the end."""
-    lines = [
-        "| task, trained length | best just beyond it | best at the longest tests |",
-        "|---|---|---|",
-    ]
+    lines = []
     for study in studies:
         by_model = scores(study)
         bins = sorted({ends for of in by_model.values() for ends in of if ends[0] >= study.trained})
-        cells = [f"{study.title} ({study.label})"]
-        for low, high in (bins[0], bins[-1]):
+        line = {"task, trained length": f"{study.title} ({study.label})"}
+        for title, (low, high) in (("best just beyond it", bins[0]), ("best at the longest tests", bins[-1])):
             means = {name: mean(of[low, high]) for name, of in by_model.items() if (low, high) in of}
             best = sorted(means, key=lambda name: means[name] * (1 if study.lower else -1))[:3]
             shown = [
@@ -231,9 +229,9 @@ def summary(studies: tuple[Study, ...]) -> str:
                 for name in best
             ]
             equal = len({f"{means[name]:.{study.digits}f}" for name in best}) == 1
-            cells.append(f"**{low}–{high - 1}** " + ("no difference" if equal else "; ".join(shown)))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+            line[title] = f"**{low}–{high - 1}** " + ("no difference" if equal else "; ".join(shown))
+        lines.append(line)
+    return markdown(lines)
 
 
 def spread(values: list[float], digits: int) -> str:
@@ -306,15 +304,14 @@ def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
 def check(file: Path) -> list[str]:
     """Return the lines of a table of scores that do not follow from the examples beside it."""
     examples, wrong = read_examples(file.with_suffix(".npz")), []
-    with file.open(encoding="utf-8") as table:
-        for line in csv.DictReader(table):
-            measurement = examples[line["model"], int(line["seed"]), line["test"]]
-            low, high = int(line["low"] or 0), float(line["high"] or "inf")
-            within = (measurement.lengths >= low) & (measurement.lengths < high)
-            score = measurement.score(line["metric"], within)
-            stored = float(line["score"]) if line["score"] else None
-            if score != stored and not (score and stored and isclose(score, stored)):
-                wrong.append(f"{file.name}: {line} has {score} by its examples")
+    for row in read(file):
+        measurement = examples[row["model"], int(row["seed"]), row["test"]]
+        low, high = int(row["low"] or 0), float(row["high"] or "inf")
+        within = (measurement.lengths >= low) & (measurement.lengths < high)
+        score = measurement.score(row["metric"], within)
+        stored = float(row["score"]) if row["score"] else None
+        if score != stored and not (score and stored and isclose(score, stored)):
+            wrong.append(f"{file.name}: {row} has {score} by its examples")
     return wrong
 
 

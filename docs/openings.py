@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
 from pathlib import Path
 
 import themed
 from matplotlib.figure import Figure
+from tables import read
 
 HERE = Path(__file__).parent
 BLACK, GREY, BLUE, GREEN, ORANGE = "#000000", "#999999", "#0072b2", "#009e73", "#d55e00"
@@ -17,12 +16,6 @@ LINES = {
     "learned-all": ("learned, all blocks", BLUE, "-."),
     "floater-all": ("FLOATER, all blocks", ORANGE, "-"),
 }
-
-
-def read(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of a CSV file as mappings."""
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
 
 
 def results(columns: int) -> Figure:

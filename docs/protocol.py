@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 from statistics import mean
 
 from far import spread
+from tables import read as rows
+from tables import table as markdown
 from tables import write_parts
 
 from floater.lab.study.significance import holm, paired_t_p
@@ -26,19 +27,17 @@ Trials = dict[tuple[str, str, int], dict[int, float]]
 def read(folder: Path) -> Trials:
     """Return the scores of `scores.csv` and the losses of `validation.csv` (model, seed, loss)."""
     trials: Trials = {}
-    with (folder / "scores.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            if line["metric"] == "bleu" and line["test"] == "lengths" and line["low"]:
-                trials.setdefault(_key(line), {})[int(line["low"])] = float(line["score"])
-    with (folder / "validation.csv").open(encoding="utf-8") as file:
-        for line in csv.DictReader(file):
-            trials[_key(line)][-1] = float(line["loss"])
+    for row in rows(folder / "scores.csv"):
+        if row["metric"] == "bleu" and row["test"] == "lengths" and row["low"]:
+            trials.setdefault(_key(row), {})[int(row["low"])] = float(row["score"])
+    for row in rows(folder / "validation.csv"):
+        trials[_key(row)][-1] = float(row["loss"])
     return trials
 
 
-def _key(line: dict[str, str]) -> tuple[str, str, int]:
-    variant, rate, steps = re.fullmatch(r"(.+?)-(\de-\d)(-\d+)?", line["model"]).groups()  # type: ignore[union-attr]
-    return variant + (steps or ""), rate, int(line["seed"])
+def _key(row: dict[str, str]) -> tuple[str, str, int]:
+    variant, rate, steps = re.fullmatch(r"(.+?)-(\de-\d)(-\d+)?", row["model"]).groups()  # type: ignore[union-attr]
+    return variant + (steps or ""), rate, int(row["seed"])
 
 
 def with_steps(trials: Trials, most: int = 0) -> Trials:
@@ -96,17 +95,17 @@ def table(trials: Trials) -> str:
         return {name: (spread(values, 1), p[name]) for name, values in differences.items()}
 
     main, second = compared(bins[-1:]), compared(further)
-    head = ["self-attention", "rate", "loss", *(f"{low}+" for low in bins), "mean", "seeds"]
-    head += ["flow better by", "p", "in the mean", "p"]
-    lines = [f"| {' | '.join(head)} |", "|---|---|" + "---:|" * (len(head) - 2)]
+    lines = []
     for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1:], seeds[name]))):
-        cells = [spread(scores(name, [low], seeds[name]), 3 if low < 0 else 1) for low in (-1, *bins)]
-        cells += [spread(scores(name, further, seeds[name]), 1), str(len(seeds[name]))]
-        cells += [*main.get(name, ("", "")), *second.get(name, ("", ""))]
         kind, _, steps = re.fullmatch(r"(.+?)(-(\d+))?", name).groups()  # type: ignore[union-attr]
-        words = f"`{kind}`, {int(steps):,} steps" if steps else f"`{name}`"
-        lines.append(f"| {words} | {rates[name]} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        line = {"self-attention": f"`{kind}`, {int(steps):,} steps" if steps else f"`{name}`"}
+        line |= {"rate": rates[name], "loss": spread(scores(name, [-1], seeds[name]), 3)}
+        line |= {f"{low}+": spread(scores(name, [low], seeds[name]), 1) for low in bins}
+        line |= {"mean": spread(scores(name, further, seeds[name]), 1), "seeds": str(len(seeds[name]))}
+        line["flow better by"], line["p"] = main.get(name, ("", ""))
+        line["in the mean"], line["p of the mean"] = second.get(name, ("", ""))
+        lines.append(line)
+    return markdown(lines)
 
 
 def _p(p: float) -> str:
@@ -116,15 +115,15 @@ def _p(p: float) -> str:
 def choice(trials: Trials) -> str:
     """Return the validation losses that chose the rates."""
     rates = chosen(trials)
-    lines = [f"| self-attention | {' | '.join(RATES)} |", "|---|" + "---:|" * len(RATES)]
+    lines = []
     for name in rates:
-        cells = []
+        line = {"self-attention": f"`{name}`"}
         for rate in RATES:
             scores = trials.get((name, rate, CHOOSING))
             text = "" if scores is None else f"{scores[-1]:.3f}"
-            cells.append(f"**{text}**" if rate == rates[name] else text)
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            line[rate] = f"**{text}**" if rate == rates[name] else text
+        lines.append(line)
+    return markdown(lines)
 
 
 def main() -> None:

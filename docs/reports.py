@@ -9,7 +9,6 @@ today: without entries of tables that a causal stack never reads. The layout is 
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections import defaultdict
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tables
 import torch
 from torch import Tensor
 
@@ -127,18 +127,18 @@ def read(folder: Path) -> StoredResults:
     }
     scores: dict[str, dict[Column, float]] = defaultdict(dict)
     examples: dict[str, dict[Column, int]] = defaultdict(dict)
-    for line in _lines(folder / "scores.csv"):
+    for line in tables.read(folder / "scores.csv"):
         trial, column = f"{line['model']}-{line['seed']}", _column(line)
         if line["examples"]:
             examples[trial][column] = int(line["examples"])
         if line["score"]:
             scores[trial][column] = float(line["score"])
-    curves = list(_lines(folder / "curves.csv"))
+    curves = list(tables.read(folder / "curves.csv"))
     chooser = [line["curve"] for line in curves if line["curve"].startswith("eval_")][-1].removeprefix(
         "eval_"
     )
     outcomes: list[Outcome] = []
-    for line in _lines(folder / "costs.csv"):
+    for line in tables.read(folder / "costs.csv"):
         variant = variants[line["variant"]]
         trial = grid.Trial(variant, int(line["seed"]), None, Path(settings.folder))
         variant_curves = [each for each in curves if each["variant"] == variant.name]
@@ -164,7 +164,7 @@ def read(folder: Path) -> StoredResults:
         Path(settings.folder), [*variants.values()], trials, {test: {} for test in _tests(settings)}
     )
     means = {}
-    for line in _lines(folder / "means.csv"):
+    for line in tables.read(folder / "means.csv"):
         seeds, mean = len(variants[line["variant"]].seeds), float(line["mean"])
         value = StoredValue([mean] * seeds, seeds, (mean, float(line["std"]) if line["std"] else None))
         means[line["variant"], _column(line)] = value, line["best"] == "1"
@@ -176,7 +176,7 @@ def read(folder: Path) -> StoredResults:
             Difference(float(line["difference"]), _p_value(line["p_examples"]), _p_value(line["p_seeds"])),
             _p_value(line["p_corrected"]),
         )
-        for line in _lines(folder / "comparisons.csv")
+        for line in tables.read(folder / "comparisons.csv")
     ]
     return StoredResults(settings, study_grid, outcomes, means, stored, compared)
 
@@ -254,11 +254,6 @@ def _column(line: Mapping[str, str]) -> Column:
 
 def _p_value(text: str) -> float | None:
     return float(text) if text else None
-
-
-def _lines(path: Path) -> Iterator[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        yield from csv.DictReader(file)
 
 
 def write(name: str) -> str:

@@ -16,7 +16,6 @@ row. docs/statements.csv lists measurements only; UNMEASURED says which numbers 
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import sys
@@ -29,6 +28,7 @@ from statistics import mean, stdev
 
 from scipy.stats import t as student
 from scipy.stats import ttest_ind
+from tables import read
 
 HERE = Path(__file__).parent
 TABLE = HERE / "statements.csv"
@@ -96,9 +96,9 @@ def rows(file: str) -> list[Row]:
         from certified import rows as certificate_rows  # imports torch
 
         return certificate_rows(path.stem)
-    text = path.read_text(encoding="utf-8")
     if path.suffix == ".csv":
-        return list(csv.DictReader(text.splitlines()))
+        return read(path)
+    text = path.read_text(encoding="utf-8")
     (table,) = re.findall(r'<table id="scores".*?</table>', text, re.DOTALL)
     head, *lines = (
         [unescape(re.sub(r"<.*?>| [▲▼]", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
@@ -198,8 +198,7 @@ def page(name: str) -> str:
 
 def statements() -> list[Row]:
     """Return the rows of the table."""
-    with TABLE.open(encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read(TABLE)
 
 
 def wrong(row: Row) -> str | None:

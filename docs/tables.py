@@ -172,6 +172,27 @@ def by_task(rows: Rows) -> str:
     )
 
 
+def operators(rows: Rows) -> str:
+    """Return the operators of extended models at both lengths, equal methods in one line."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for old, new in zip(rows[::2], rows[1::2], strict=True):
+        model, method = old["what"].split(" ", 1)
+        key = model, f"{int(old['original']):,}", old["sequence"], new["sequence"], new["products"]
+        groups.setdefault(key, []).append(method)
+    titles = (
+        "operators, original",
+        "extended, 256 tokens",
+        "extended, 1,024 tokens",
+        "products at 1,024, ratio",
+    )
+    return table(
+        [
+            {"model, method": f"{model} {'; '.join(methods)}"} | dict(zip(titles, cells, strict=True))
+            for (model, *cells), methods in groups.items()
+        ]
+    )
+
+
 LAYOUTS: dict[str, Callable[[Rows], str]] = {
     "steps.csv": judged,
     "variants.csv": judged,
@@ -182,6 +203,7 @@ LAYOUTS: dict[str, Callable[[Rows], str]] = {
     "rivals.csv": by_shape,
     "losses.csv": by_position,
     "tupe_glue_small.csv": by_task,
+    "operators.csv": operators,
     "campaign.csv notes": notes,
     "campaign.csv runs": runs,
 }

@@ -41,7 +41,7 @@ def test_a_report_has_every_stored_number(name: str, monkeypatch: pytest.MonkeyP
     others = enumerate(tables.others(results).values(), start=1)
     for table, expected in (shown | {f"metric-{n}": other for n, other in others}).items():
         assert cells(page, table) == [[cell.text for cell in row] for row in expected.rows], table
-    conclusions = [line["conclusion"] for line in reports._lines(RESULTS / name / "comparisons.csv")]
+    conclusions = [line["conclusion"] for line in reports.tables.read(RESULTS / name / "comparisons.csv")]
     assert [results.conclusion(actual) for actual in results.comparisons] == conclusions
     assert len(results.grid.trials) == len({outcome.trial.name for outcome in results.outcomes})
 

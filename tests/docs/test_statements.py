@@ -10,7 +10,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import certified
 import clock
-import extended
 import statements
 
 
@@ -62,12 +61,6 @@ def test_a_number_is_compared_with_the_stored_one(
 
 def test_the_table_of_parity_is_that_of_the_scores() -> None:
     assert clock.parity(clock.HERE / "clock") in clock.PAGE.read_text(encoding="utf-8"), "run `make docs`"
-
-
-def test_the_table_of_operators_is_that_of_the_stored_ones() -> None:
-    assert extended.operators(extended.OPERATORS) in extended.PAGE.read_text(encoding="utf-8"), (
-        "run `make docs`"
-    )
 
 
 @pytest.mark.parametrize("name", certified.parts())
