@@ -27,7 +27,8 @@ from floater.lab.settings import load
 from floater.lab.study import figures, grid, panels, report
 from floater.lab.study.analyses import Plot, Smoothness, head_maps, heat_map, similarity_map, smoothness_lines
 from floater.lab.study.analyses.plotting import panels as axes_of
-from floater.lab.study.results import Column, Comparison, Difference, Outcome, Results, Value
+from floater.lab.study.column import Column
+from floater.lab.study.results import Comparison, Difference, Outcome, Results, Value
 from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement

@@ -17,10 +17,11 @@ from floater.encodings.bibliography import read
 from floater.lab.settings import make
 from floater.lab.study import report as reports
 from floater.lab.study import run, summary, tables
+from floater.lab.study.column import Column
 from floater.lab.study.grid import grid
 from floater.lab.study.panels import learning
 from floater.lab.study.per_example import PER_EXAMPLE, read_examples
-from floater.lab.study.results import Column, Results, gather
+from floater.lab.study.results import Results, gather
 from floater.lab.study.settings import StudySettings
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
 

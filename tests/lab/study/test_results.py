@@ -13,7 +13,8 @@ from scipy.stats import ttest_ind, ttest_rel
 
 from floater.lab.settings import SettingsError, make
 from floater.lab.study import figures, panels, report, results, summary, tables
-from floater.lab.study.results import Column, Outcome, Results, gather
+from floater.lab.study.column import Column
+from floater.lab.study.results import Outcome, Results, gather
 from floater.lab.tasks import task
 from floater.lab.tasks.measurement import Array
 

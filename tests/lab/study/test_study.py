@@ -14,7 +14,8 @@ from floater.errors import DataError, install
 from floater.lab.cli import main
 from floater.lab.settings import dump
 from floater.lab.study import run
-from floater.lab.study.results import VALIDATION, Column, Results
+from floater.lab.study.column import VALIDATION, Column
+from floater.lab.study.results import Results
 from floater.lab.study.settings import ShortToLong
 from floater.lab.study.trial import read, software
 from floater.lab.tasks import task

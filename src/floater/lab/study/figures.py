@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from floater.lab.study.column import Column
 from floater.lab.study.grid import Variant
-from floater.lab.study.results import Column, Outcome, Results, Value
+from floater.lab.study.results import Outcome, Results, Value
 from floater.lab.study.svg import slim
 from floater.lab.tasks.measurement import Array
 
@@ -151,7 +152,7 @@ def drawn(results: Results) -> list[Variant]:
         ]
         ordered = np.array(scores) * (-1 if column.greater else 1)
         ranks += [np.sum(ordered < score) if score == score else len(variants) for score in ordered]
-    asked = [name for pair in results.settings.comparisons for name in pair]
+    asked = [variant.name for pair in results.asked for variant in pair]
     base = [variant.name for variant in results.references.values()]
     first = [i for i, variant in enumerate(variants) if variant.name in (*base, *asked)]
     chosen = [*first, *(int(i) for i in np.argsort(ranks, kind="stable") if i not in first)][:_MOST]

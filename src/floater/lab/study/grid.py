@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -17,6 +17,7 @@ from floater.lab.settings import SettingsError, dump, make
 from floater.lab.study import short_to_long
 from floater.lab.study.analyses import KINDS, load_subject
 from floater.lab.study.settings import StudySettings, repeated
+from floater.lab.study.tuning import Tried, tried, with_seeds
 from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
 from floater.lab.training.files import write_json, write_whole
@@ -48,7 +49,8 @@ class Variant:
         options: options of the position model.
         seeds: seeds of its trainings.
         start: name of the variant from whose trials these start; None for a start from scratch.
-        labels: labels on the other axes, axis by axis.
+        labels: labels on the axes that are compared, axis by axis.
+        tuned: label on the axis that is tuned, the end of the name; None without such an axis.
     """
 
     name: str
@@ -58,6 +60,12 @@ class Variant:
     seeds: Sequence[int]
     start: str | None = None
     labels: tuple[str, ...] = ()
+    tuned: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Return the name without the tuned label, by which the variant is compared."""
+        return self.name if self.tuned is None else self.name.removesuffix(f"-{self.tuned}")
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,11 @@ class Trial:
         return self.run.with_name(f"{self.name}.error")
 
     @property
+    def is_trained(self) -> bool:
+        """Return whether its final model and the costs of its training are there."""
+        return (self.run / MODEL).is_dir() and (self.run / COST).is_file()
+
+    @property
     def after(self) -> str | None:
         """Return the trial that must be finished first."""
         return None if self.variant.start is None else f"{self.variant.start}-{self.seed}"
@@ -120,6 +133,7 @@ class Grid:
         keep_checkpoints: whether a finished trial keeps its checkpoints.
         keep_models: whether a finished trial keeps the weights of its model.
         task: task of the trials.
+        tried: the labels of the tuned axis that were tried, by the variant's name without them.
     """
 
     folder: Path
@@ -129,6 +143,7 @@ class Grid:
     keep_checkpoints: bool = True
     keep_models: bool = True
     task: Task | None = None
+    tried: Mapping[str, Mapping[str, Tried]] = field(default_factory=dict)
 
     def write(self, threads: int, processes: int = 1) -> None:
         """Write the configuration of every trial, and the arguments of its process."""
@@ -174,7 +189,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
         except DataError as error:
             raise SettingsError(f"{origin}: checkpoint {name}: {error}") from None
     variants = list(_variants(settings, task, origin))
-    names = [variant.name for variant in variants]
+    names = list(dict.fromkeys(variant.key for variant in variants))
     models = [variant.name for variant in _models(settings, _has_positions(task), origin)]
     if settings.models and settings.baseline is not None and settings.baseline not in {*names, *models}:
         there = ", ".join(dict.fromkeys([*models, *names]))
@@ -184,7 +199,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             raise SettingsError(
                 f"{origin}: comparisons has {name!r}, which is not a variant; there are: {', '.join(names)}"
             )
-    if both := sorted(settings.checkpoints.keys() & {*names}):
+    if both := sorted(settings.checkpoints.keys() & {variant.name for variant in variants}):
         raise SettingsError(f"{origin}: checkpoint {both[0]} has the name of a variant; choose another")
     tests = _tests(settings, task, origin)
     if settings.short_to_long.enabled:
@@ -198,9 +213,12 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             train=train,
         )
         common = merged(common, {"data": split})
+    first = [replace(variant, seeds=variant.seeds[:1]) for variant in variants if variant.tuned is not None]
+    labels = tried(_trials(task, settings, common, first, origin), settings.tuning.by, task)
+    variants = [*with_seeds(variants, labels)]
     trials = _trials(task, settings, common, variants, origin)
     _check(task, trials, tests, origin, train)
-    return _grid(settings, variants, trials, tests, task)
+    return replace(_grid(settings, variants, trials, tests, task), tried=labels)
 
 
 def planned(settings: StudySettings, origin: str) -> Grid:
@@ -217,7 +235,7 @@ def planned(settings: StudySettings, origin: str) -> Grid:
     if settings.short_to_long.enabled:
         files = {f"{part}_{side}": part for part in ("train", "valid") for side in ("source", "target")}
         common = merged(common, {"data": files})
-    variants = list(_variants(settings, task, origin))
+    variants = [*with_seeds(_variants(settings, task, origin), None)]
     trials = _trials(task, settings, common, variants, origin)
     return _grid(settings, variants, trials, settings.tests, task)
 
@@ -249,9 +267,14 @@ def _trials(
 def _variants(settings: StudySettings, task: Task, origin: str) -> Iterator[Variant]:
     """Yield the variants of the table, on all labels of the axes."""
     for variant in _models(settings, _has_positions(task), origin):
-        for labels in itertools.product(*settings.axes.values()):
+        for labels in itertools.product(*settings.compared_axes.values()):
             name, start = (part and "-".join((part, *labels)) for part in (variant.name, variant.start))
-            yield replace(variant, name=str(name), start=start, labels=labels)
+            whole = replace(variant, name=str(name), start=start, labels=labels)
+            if settings.tuning.axis is None:
+                yield whole
+            else:
+                for label in settings.axes[settings.tuning.axis]:
+                    yield replace(whole, name=f"{name}-{label}", tuned=label)
 
 
 def _models(settings: StudySettings, positions: bool, origin: str) -> Iterator[Variant]:
@@ -324,7 +347,8 @@ def _trial(
     if variant.start is not None:
         best = BEST if start is not None and start.training.keep_best else ""
         trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}" / best)
-    changes = [axis[label] for axis, label in zip(settings.axes.values(), variant.labels, strict=True)]
+    labels = dict(zip(settings.compared_axes, variant.labels, strict=True))
+    changes = [axis[labels.get(name, str(variant.tuned))] for name, axis in settings.axes.items()]
     try:
         whole = functools.reduce(
             merged, [common, model_settings, {"model": entry} if entry else {}, *changes, trial]

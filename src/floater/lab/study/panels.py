@@ -12,7 +12,8 @@ from floater.encodings import PositionError
 from floater.errors import DataError
 from floater.flow import FlowError
 from floater.lab.study import analyses, figures
-from floater.lab.study.results import Column, Results
+from floater.lab.study.column import Column
+from floater.lab.study.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

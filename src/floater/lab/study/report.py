@@ -40,8 +40,8 @@ def write_report(results: Results, origin: str) -> Path:
 
     Returns:
         The report; beside it are `table.md`, `table.csv`, `table.tex` (LaTeX with booktabs), `trials.csv`,
-        `scores.csv`, `comparisons.csv`, `examples.npz` (see `write_examples`), `references.bib`, and
-        `figures/` with each figure as PDF and SVG.
+        `scores.csv`, `comparisons.csv`, `tuning.csv` of a tuned study, `examples.npz` (see
+        `write_examples`), `references.bib`, and `figures/` with each figure as PDF and SVG.
     """
     folder = Path(results.settings.folder)
     texts = {"references.bib": _citation(results) + "\n"}
@@ -54,6 +54,8 @@ def write_report(results: Results, origin: str) -> Path:
             "scores.csv": tables.scores_csv(results),
             "comparisons.csv": tables.comparisons_csv(results),
         }
+    if results.grid.tried:
+        texts["tuning.csv"] = tables.tuning(results).csv()
     charts = panels.charts(results)
     with figures.themed():
         sections = list(panels.positions(results))
@@ -111,6 +113,8 @@ def page(
             "marks": {character for row in scores.rows for cell in row for character in cell.text},
             "others": {panels.heading(label): table for label, table in tables.others(results).items()},
             "compared": tables.compared(results) if results.comparisons else None,
+            "tuning": tables.tuning(results) if results.grid.tried else None,
+            "tuned": summary.tuned(results) if results.grid.tried else "",
             "trials": tables.trials(results),
             "drawn": figures.drawn(results),
             "lengths": charts.lengths,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from floater.errors import nearest
 from floater.lab.settings import SettingsError
 from floater.lab.study import short_to_long
+from floater.lab.study.column import VALIDATION, Column
 from floater.lab.study.grid import COST, Grid, Trial, Variant
 from floater.lab.study.launch import last_error
 from floater.lab.study.progress import entries
@@ -24,73 +26,11 @@ from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import METRICS, Array, Measurement
 from floater.lab.training.run import RESULT
 
-VALIDATION = "validation"
 Conclusion = Literal["better", "worse", "not significant", "not tested"]
 
 _BELOW = 3
 _CHOSE = "best_valid_"
 """Prefix in a run's result of the metric that chose its checkpoint."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """Key of a score: test set, metric and range of lengths.
-
-    Args:
-        test: a test set, or `VALIDATION` for the run's own scores at its end.
-        metric: a name of `METRICS`, or of the run's result.
-        low: least length of the examples; None, with `high`, for all examples.
-        high: exclusive upper bound of the length; None for no bound.
-        rises: whether a higher score is better, for a metric that is not in `METRICS`; by default its name
-            decides.
-    """
-
-    test: str
-    metric: str
-    low: int | None = None
-    high: int | None = None
-    rises: bool | None = None
-
-    @property
-    def label(self) -> str:
-        """Return the label for readers.
-
-        Example:
-            >>> Column("lengths", "bleu", 80, 100).label, Column("news", "chrf", 140).label
-            ('BLEU 80–99', 'chrF news ≥ 140')
-        """
-        where = "" if self.test == short_to_long.TEST else f" {self.test}"
-        return f"{self.metric_label}{where} {self.bin_label}".strip()
-
-    @property
-    def metric_label(self) -> str:
-        """Return the label of the metric alone."""
-        if self.test == VALIDATION and self.metric == "loss":  # per token or, as of STS-B, per example
-            return self.metric
-        return METRICS[self.metric].label if self.metric in METRICS else self.metric
-
-    @property
-    def bin_label(self) -> str:
-        """Return the label of the lengths alone; empty for all."""
-        if self.low is None:
-            return ""
-        if self.high is None:
-            return f"≥ {self.low}"
-        return f"< {self.high}" if self.low == 0 else f"{self.low}–{self.high - 1}"
-
-    @property
-    def greater(self) -> bool | None:
-        """Return whether higher is better; None where neither is."""
-        if self.metric in METRICS:
-            return METRICS[self.metric].greater
-        if self.rises is not None:
-            return self.rises
-        return not any(word in self.metric for word in ("loss", "perplexity", "nll"))
-
-    def chosen(self, lengths: Array) -> Array:
-        """Return the mask of the lengths in the bin."""
-        high = np.inf if self.high is None else self.high
-        return (lengths >= (self.low or 0)) & (lengths < high)
 
 
 @dataclass(frozen=True)
@@ -203,9 +143,24 @@ class Results:
         return [o for o in self.outcomes if o.trial.variant.name == variant.name and o.counts]
 
     @cached_property
+    def tuned(self) -> dict[str, Variant]:
+        """Return the variants by their names without a tuned label, if that is chosen or there is none."""
+        keys = Counter(variant.key for variant in self.grid.variants)
+        return {variant.key: variant for variant in self.grid.variants if keys[variant.key] == 1}
+
+    @cached_property
+    def asked(self) -> list[tuple[Variant, Variant]]:
+        """Return the pairs of variants of the settings' comparisons."""
+        return [
+            (self.tuned[ours], self.tuned[theirs])
+            for ours, theirs in self.settings.comparisons
+            if {ours, theirs} <= self.tuned.keys()
+        ]
+
+    @cached_property
     def references(self) -> dict[str, Variant]:
         """Return the variant that each other one is compared with, on axes that of its labels."""
-        variants, named = self.grid.variants, self.settings.baseline
+        variants, named = [*self.tuned.values()], self.settings.baseline
         if named is None and len({variant.model for variant in variants}) == 1:
             named = variants[0].name
         references = {}
@@ -214,7 +169,7 @@ class Results:
                 chosen = [other for other in variants if other.labels == variant.labels]
             else:
                 names = named, "-".join((named, *variant.labels))
-                chosen = [other for other in variants if other.name in names]
+                chosen = [other for other in variants if other.key in names]
             if chosen and chosen[0] is not variant:
                 references[variant.name] = chosen[0]
         return references
@@ -231,7 +186,7 @@ class Results:
         if self.baseline is not None:
             return self.baseline.name
         base = next(iter(self.references.values()), None)
-        return "" if base is None else base.name.removesuffix("".join(f"-{label}" for label in base.labels))
+        return "" if base is None else base.key.removesuffix("".join(f"-{label}" for label in base.labels))
 
     @property
     def lengths(self) -> str:
@@ -353,8 +308,7 @@ class Results:
         """Return the pairs of variants to compare: each with the baseline, and those of the settings."""
         variants = {variant.name: variant for variant in self.grid.variants}
         others = [(variants[name], base) for name, base in self.references.items()]
-        named = [(variants[ours], variants[theirs]) for ours, theirs in self.settings.comparisons]
-        return others + [pair for pair in named if pair not in others]
+        return others + [pair for pair in self.asked if pair not in others]
 
     @cached_property
     def comparisons(self) -> list[Comparison]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from floater.errors import DataError
 from floater.lab.settings import dump
 from floater.lab.study import figures, glue_curves, glue_table
-from floater.lab.study.grid import grid
+from floater.lab.study.grid import Grid, grid
 from floater.lab.study.launch import choose_launcher, run_trials
+from floater.lab.study.local_launcher import Launcher
 from floater.lab.study.report import FIGURES, write_report
 from floater.lab.study.results import Results, gather
 from floater.lab.study.settings import StudySettings
@@ -21,6 +22,12 @@ from floater.lab.training.run import SETTINGS as RUN_SETTINGS
 
 SETTINGS, GLUE = "study.yaml", "glue.md"
 logger = logging.getLogger(__name__)
+
+
+def _run(trials: Grid, launcher: Launcher, settings: StudySettings) -> Grid:
+    trials.write(settings.budget.threads, settings.budget.processes)
+    run_trials(trials, launcher)
+    return trials
 
 
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
@@ -58,8 +65,9 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
                 launcher = choose_launcher(settings.launcher, settings.budget, folder, settings.slurm)
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
             if launcher is not None:
-                trials.write(settings.budget.threads, settings.budget.processes)
-                run_trials(trials, launcher)
+                trials = _run(trials, launcher, settings)
+                if settings.tuning.axis is not None:  # the labels are chosen now
+                    trials = _run(grid(settings, origin), launcher, settings)
         results = gather(settings, trials)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]

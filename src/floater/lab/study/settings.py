@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
+from floater.errors import nearest
 from floater.lab.paths import expand_fields
 from floater.lab.tasks.corpora import cldr
 from floater.lab.training.settings import check_numbers
@@ -148,6 +149,27 @@ class Budget:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """An axis of which each variant has the label that is best for it.
+
+    All labels are tried with the first seed. The one with the best validation is trained with the other
+    seeds, and it alone is scored and compared; no test set decides.
+
+    Attributes:
+        axis: name of the axis, such as one of learning rates; null for none.
+        by: "score", the metric of the task's validation, or "loss", both of the final model. Of equal scores
+            the one with the lower loss is better.
+    """
+
+    axis: str | None = None
+    by: Literal["score", "loss"] = "score"
+
+    def __post_init__(self) -> None:
+        if self.by != "score" and self.axis is None:
+            raise ValueError(f"by is {self.by!r}, which needs axis")
+
+
+@dataclass(frozen=True)
 class StudySettings:
     """A study: position models x blocks x seeds on one task, compared on the same test sets.
 
@@ -172,6 +194,8 @@ class StudySettings:
         axes: further axes by a name of yours, each with labels and the settings that a label changes, as in
             {rate: {"2e-5": {training: {learning_rate: 2.0e-5}}}}. Every model is run on all combinations of
             labels, one variant each. A label replaces what the model sets.
+        tuning: an axis of which each variant is trained with the label that is best for it, such as its
+            learning rate. Its label ends the variant's name.
         seeds: seeds of the training, one trial each. The trials run seed by seed.
         baseline: name of the variant that others are compared with; null for the first. With axes, name a
             model, and each variant is compared with that model's at its own labels, as on the same task.
@@ -215,6 +239,7 @@ class StudySettings:
     excluded: dict[str, str] = field(default_factory=dict)
     blocks: list[str] = field(default_factory=list)
     axes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=Tuning)
     seeds: list[int] = field(default_factory=lambda: [1, 2, 3])
     baseline: str | None = None
     comparisons: list[list[str]] = field(default_factory=list)
@@ -250,6 +275,14 @@ class StudySettings:
         labels = [label for axis in self.axes.values() for label in axis]
         if empty := [name for name, axis in self.axes.items() if not axis]:
             raise ValueError(f"axis {empty[0]!r} has no label")
+        if (tuned := self.tuning.axis) is not None:
+            if tuned not in self.axes:
+                hint = nearest(tuned, self.axes) if self.axes else "axes is empty"
+                raise ValueError(f"tuning.axis is {tuned!r}; {hint}")
+            if starts := [name for name, entry in self.models.items() if (entry or {}).get("start")]:
+                raise ValueError(
+                    f"tuning chooses a label of each variant alone; leave out start of {starts[0]!r}"
+                )
         named: dict[str, Collection[str]] = {"model": self.models, "test": self.tests, "label": labels}
         for kind, names in (named | {"checkpoint": self.checkpoints}).items():
             for name in names:
@@ -281,6 +314,11 @@ class StudySettings:
             )
         if self.short_to_long.enabled and "lengths" in self.tests:
             raise ValueError("'lengths' is the test set of short_to_long; name the other one differently")
+
+    @property
+    def compared_axes(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the axes all of whose labels are compared: not the tuned one."""
+        return {name: axis for name, axis in self.axes.items() if name != self.tuning.axis}
 
     @property
     def edges(self) -> list[int]:

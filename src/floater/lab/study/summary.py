@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from floater.lab.study.results import Column, Comparison, Conclusion, Results, Value, follows
+from floater.lab.study.column import Column
+from floater.lab.study.results import Comparison, Conclusion, Results, Value, follows
 from floater.lab.study.tables import digits, signed, spread
 
 _MOST = 12
@@ -15,8 +16,8 @@ def answer(results: Results) -> list[str]:
     """Answer the study's question with its `comparisons`, or without any with those against the baseline."""
     pairs = [
         sentence
-        for ours, theirs in results.settings.comparisons
-        for sentence in _pair_sentences(results, ours, theirs)
+        for ours, theirs in results.asked
+        for sentence in _pair_sentences(results, ours.name, theirs.name)
     ]
     standing = [] if all(o.status == "finished" for o in results.outcomes) else [_standing(results)]
     return standing + _leaders(results) + (pairs or _overall(results)) + _apart(results)
@@ -54,6 +55,16 @@ def _pair_sentences(results: Results, ours: str, theirs: str) -> list[str]:
     scores = f" of {len(comparisons)} score{'s' * (len(comparisons) > 1)}"
     parts = [f"{text} {counts[side]}" for side, text in words.items() if counts[side]]
     return [f"`{ours}` against `{theirs}`: {parts[0]}{scores}{''.join(f', {part}' for part in parts[1:])}."]
+
+
+def tuned(results: Results) -> str:
+    """Say how the labels of the tuned axis were chosen."""
+    metrics = {label.metric for labels in results.grid.tried.values() for label in labels.values()}
+    return (
+        f"Validation {_joined(sorted(metrics))} of the final models of the first seed, for each "
+        f"{results.settings.tuning.axis}. The best one is bold: each model is trained with it and the other "
+        "seeds, and it alone is compared. No test set was read for the choice."
+    )
 
 
 def sentences(results: Results) -> list[str]:

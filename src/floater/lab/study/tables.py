@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from floater.lab.study.column import VALIDATION, Column
 from floater.lab.study.figures import spent
 from floater.lab.study.grid import Variant
-from floater.lab.study.results import Column, Comparison, Results, Value
+from floater.lab.study.results import Comparison, Results, Value
+from floater.lab.study.tuning import best as best_label
 from floater.lab.table import Cell, Table, as_csv
 
 MARKS = {"better": "▲", "worse": "▼", "not significant": "", "not tested": ""}
@@ -67,9 +69,10 @@ def others(results: Results) -> dict[str, Table]:
 def answer(results: Results) -> Table:
     """Return the table of the settings' comparisons: a row for each pair, a column for each score."""
     columns, rows = results.columns(), []
-    for ours, theirs in results.settings.comparisons:
-        there = {c.column: c for c in results.comparisons if (c.variant, c.reference) == (ours, theirs)}
-        cells = [Cell(f"{ours} − {theirs}")]
+    for ours, theirs in results.asked:
+        names = ours.name, theirs.name
+        there = {c.column: c for c in results.comparisons if (c.variant, c.reference) == names}
+        cells = [Cell(" − ".join(names))]
         for column in columns:
             comparison = there.get(column)
             conclusion = results.conclusion(comparison) if comparison else "not tested"
@@ -112,6 +115,23 @@ def compared(results: Results) -> Table:
         "conclusion",
     ]
     return Table(head, rows)
+
+
+def tuning(results: Results) -> Table:
+    """Return the validation scores of the labels that were tried for each variant, the best one bold."""
+    tried = results.grid.tried
+    rows = []
+    for key, labels in tried.items():
+        chosen = best_label(labels)
+        row = [Cell(key)]
+        for label, each in labels.items():
+            if each.score is None:
+                row.append(Cell("failed" if each.error else EMPTY, "failed" * bool(each.error), {"": None}))
+            else:
+                column = Column(VALIDATION, each.metric)
+                row.append(Cell(digits(each.score, column), "best" * (label == chosen), {"": each.score}))
+        rows.append(row)
+    return Table(["model", *next(iter(tried.values()))], rows)
 
 
 def trials(results: Results) -> Table:

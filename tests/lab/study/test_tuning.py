@@ -1,0 +1,184 @@
+"""Studies that choose a label of an axis for each variant: by validation, before the other seeds run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from floater.errors import DataError
+from floater.lab.study import run
+from floater.lab.study.grid import Grid, Trial, Variant, grid, planned
+from floater.lab.study.results import Results
+from floater.lab.study.settings import StudySettings
+from floater.lab.study.tuning import Tried, best, tried, with_seeds
+from floater.lab.tasks import task
+
+from .made_up import LENGTHS, build_study
+from .small import ONE_STEP, run_inline, scores, settings
+
+RATES = {name: {"training": {"learning_rate": float(name)}} for name in ("1e-6", "1e-2")}
+TUNED: dict[str, Any] = {"axes": {"rate": RATES}, "tuning": {"axis": "rate", "by": "loss"}}
+
+pytestmark = pytest.mark.usefixtures("short_translations")
+
+
+def names(trials: Grid) -> list[str]:
+    return [trial.name for trial in trials.trials]
+
+
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_each_model_is_trained_further_with_its_best_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = settings(tmp_path / "study", **TUNED)
+    inline = run_inline(monkeypatch)
+    results = run.study(asked)
+    first = [f"{model}-{rate}-1" for model in ("none", "sinusoidal") for rate in RATES]
+    assert inline.started == [*first, "none-1e-2-2", "sinusoidal-1e-2-2"]
+    assert [variant.name for variant in results.grid.variants] == ["none-1e-2", "sinusoidal-1e-2"]
+    losses = {
+        name: json.loads((tmp_path / "study" / "trials" / name / "result.json").read_text())["loss"]
+        for name in first
+    }
+    assert losses["none-1e-2-1"] < losses["none-1e-6-1"], "the small rate learns nothing in four steps"
+    with (tmp_path / "study" / "tuning.csv").open(encoding="utf-8") as file:
+        rows = {row["model"]: row for row in csv.DictReader(file)}
+    shown = [float(rows[model][rate]) for model in ("none", "sinusoidal") for rate in RATES]
+    assert shown == [losses[name] for name in first]
+    assert "1e-6" not in scores(tmp_path / "study"), "a label that was not chosen has no score on a test"
+    assert {(each.variant, each.reference) for each in results.comparisons} == {
+        ("sinusoidal-1e-2", "none-1e-2")
+    }
+    assert "No test set was read for the choice." in (tmp_path / "study" / "report.html").read_text()
+    run.study(asked)
+    assert len(inline.started) == 6, "all of them are finished"
+
+
+def test_a_plan_has_as_many_trials_as_will_run(tmp_path: Path) -> None:
+    trials = names(planned(settings(tmp_path, **TUNED), "here"))
+    assert len(trials) == 2 * (len(RATES) + 1)
+    assert len({*trials}) == len(trials)
+
+
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_until_all_labels_have_ended_none_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = settings(tmp_path / "study").settings
+    once["training"] |= ONE_STEP
+    asked = settings(tmp_path / "study", settings=once, seeds=[1], **TUNED)
+    run_inline(monkeypatch)
+    run.study(replace(asked, axes={"rate": {"1e-6": RATES["1e-6"]}}))
+    results = run.study(asked, train=False)
+    assert {outcome.status for outcome in results.outcomes} == {"finished", "open"}
+    assert not results.comparisons
+    assert not results.references
+
+
+def test_a_label_that_failed_is_out_of_the_choice(tmp_path: Path) -> None:
+    trials = grid(settings(tmp_path, **TUNED), "here").trials
+    assert names_of_first(trials) == {"none-1e-6", "none-1e-2", "sinusoidal-1e-6", "sinusoidal-1e-2"}
+    (failed,) = (trial for trial in trials if trial.name == "none-1e-2-1")
+    failed.error.parent.mkdir(parents=True)
+    failed.error.write_text("the loss is NaN")
+    labels = tried(trials, "loss", task("translation"))
+    assert labels["none"]["1e-2"].error == "the loss is NaN"
+    assert best(labels["none"]) is None, "the other one has not ended"
+    assert best(labels["none"] | {"1e-6": Tried("loss", 3.0)}) == "1e-6"
+
+
+def names_of_first(trials: list[Trial]) -> set[str]:
+    assert {trial.seed for trial in trials} == {1}
+    return {trial.variant.name for trial in trials}
+
+
+def test_a_score_that_the_validation_lacks_is_named(tmp_path: Path) -> None:
+    trial = grid(settings(tmp_path, **TUNED), "here").trials[0]
+    (trial.run / "model").mkdir(parents=True)
+    (trial.run / "cost.json").write_text("{}")
+    (trial.run / "result.json").write_text('{"bleu": 3.0}')
+    with pytest.raises(DataError, match="its validation has no loss, by which a label is chosen"):
+        tried([trial], "loss", task("translation"))
+
+
+def test_variants_are_compared_at_equal_labels_of_the_other_axes() -> None:
+    """Whatever the label of the tuned axis is."""
+    variants = [
+        Variant(f"{model}-{problem}-{rate}", model, model, {}, [1], labels=(problem,), tuned=rate)
+        for model, problem, rate in (
+            ("none", "copy", "1e-6"),
+            ("alibi", "copy", "1e-2"),
+            ("none", "sort", "1e-2"),
+            ("alibi", "sort", "1e-6"),
+        )
+    ]
+    drawn = build_study(["none", "alibi"], [1], lambda *_: np.ones(len(LENGTHS)))
+    results = Results(replace(drawn.settings, baseline="none"), replace(drawn.grid, variants=variants), [])
+    found = {name: base.name for name, base in results.references.items()}
+    assert found == {"alibi-copy-1e-2": "none-copy-1e-6", "alibi-sort-1e-6": "none-sort-1e-2"}
+    assert results.base_name == "none"
+
+
+labels = st.dictionaries(
+    st.text(min_size=1),
+    st.tuples(st.one_of(st.none(), st.just(math.nan), st.integers(0, 3).map(float)), st.integers(0, 2)),
+    min_size=1,
+)
+
+
+@given(labels, st.booleans())
+def test_no_label_is_better_than_the_chosen_one(drawn: dict[str, tuple[Any, float]], greater: bool) -> None:
+    found = {
+        name: Tried("exact", score, greater, loss, error="" if score is not None else "failed")
+        for name, (score, loss) in drawn.items()
+    }
+    chosen = best(found)
+    valid = {name: pair for name, pair in drawn.items() if pair[0] is not None and pair[0] == pair[0]}
+    if not valid:
+        assert chosen is None
+        return
+    assert chosen is not None
+    top = (max if greater else min)(score for score, _ in valid.values())
+    assert valid[chosen][0] == top
+    assert valid[chosen][1] == min(loss for score, loss in valid.values() if score == top)
+
+
+@given(labels)
+def test_a_choice_waits_for_every_label(drawn: dict[str, tuple[Any, float]]) -> None:
+    found = {name: Tried("exact", score) for name, (score, _) in drawn.items()}
+    open_ = any(score is None for score, _ in drawn.values())
+    variants = [Variant(f"alibi-{name}", "alibi", "alibi", {}, [1, 2], tuned=name) for name in drawn]
+    now = [*with_seeds(variants, {"alibi": found})]
+    if open_ or best(found) is None:
+        assert [variant.seeds for variant in now] == [[1]] * len(drawn)
+    else:
+        assert [(variant.tuned, variant.seeds) for variant in now] == [(best(found), [1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tuning": {"axis": "rate"}}, "tuning.axis is .rate.; axes is empty"),
+        ({"axes": {"rate": RATES}, "tuning": {"axis": "rates"}}, "did you mean 'rate'"),
+        ({"tuning": {"by": "loss"}}, "by is 'loss', which needs axis"),
+        ({**TUNED, "models": {"none": {}, "alibi": {"start": "none"}}}, "leave out start of 'alibi'"),
+    ],
+)
+def test_impossible_tuning_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(tmp_path, **changes)
+
+
+def test_settings_without_tuning_have_none(tmp_path: Path) -> None:
+    asked: StudySettings = settings(tmp_path, axes={"rate": RATES})
+    assert asked.compared_axes == asked.axes
+    assert {trial.variant.tuned for trial in grid(asked, "here").trials} == {None}
