@@ -12,9 +12,10 @@ import torch
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from floater.lab.settings import load
-from floater.lab.study.grid import Trial, planned
+from floater.lab.study.grid import planned
 from floater.lab.study.needs import disk_of
 from floater.lab.study.settings import StudySettings
+from floater.lab.study.variants import Trial
 from floater.lab.training.needs import needs_of, size
 
 HERE = Path(__file__).parent

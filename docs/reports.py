@@ -30,6 +30,7 @@ from floater.lab.study.analyses.plotting import panels as axes_of
 from floater.lab.study.column import Column
 from floater.lab.study.results import Comparison, Difference, Outcome, Results, Value
 from floater.lab.study.settings import StudySettings
+from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement
 
@@ -108,13 +109,13 @@ class StoredResults(Results):
     def comparisons(self) -> list[Comparison]:  # type: ignore[override]
         return self.compared_then
 
-    def value(self, variant: grid.Variant, column: Column) -> Value | None:
+    def value(self, variant: Variant, column: Column) -> Value | None:
         return self.means.get((variant.name, column), (None,))[0]
 
-    def best(self, column: Column) -> list[grid.Variant]:
+    def best(self, column: Column) -> list[Variant]:
         return [v for v in self.grid.variants if self.means.get((v.name, column), (None, False))[1]]
 
-    def comparable(self, variant: grid.Variant, other: grid.Variant, column: Column) -> bool:
+    def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
         return True
 
 
@@ -141,7 +142,7 @@ def read(folder: Path) -> StoredResults:
     outcomes: list[Outcome] = []
     for line in tables.read(folder / "costs.csv"):
         variant = variants[line["variant"]]
-        trial = grid.Trial(variant, int(line["seed"]), None, Path(settings.folder))
+        trial = Trial(variant, int(line["seed"]), None, Path(settings.folder))
         variant_curves = [each for each in curves if each["variant"] == variant.name]
         before = sum(outcome.trial.variant is variant for outcome in outcomes)
         measured = {

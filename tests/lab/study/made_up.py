@@ -9,9 +9,10 @@ from types import MappingProxyType
 import numpy as np
 
 from floater.lab.settings import make
-from floater.lab.study.grid import Grid, Trial, Variant
+from floater.lab.study.grid import Grid
 from floater.lab.study.results import Outcome, Results
 from floater.lab.study.settings import StudySettings
+from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks.measurement import Array, Measurement
 
 LENGTHS = np.repeat([5, 20, 40, 100], 100)

@@ -10,9 +10,9 @@ import torch
 
 from floater.lab.settings import make
 from floater.lab.study import launch, run, trial
-from floater.lab.study.grid import Trial
 from floater.lab.study.local_launcher import Started
 from floater.lab.study.settings import StudySettings
+from floater.lab.study.variants import Trial
 
 SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
 SIZES |= {"num_hidden_layers": 2, "decoder_layers": 1}

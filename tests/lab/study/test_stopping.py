@@ -13,9 +13,10 @@ import pytest
 from floater.errors import DataError
 from floater.lab.interruption import Interrupted
 from floater.lab.study import launch, run
-from floater.lab.study.grid import Trial, grid
+from floater.lab.study.grid import grid
 from floater.lab.study.launch import run_trials
 from floater.lab.study.results import gather
+from floater.lab.study.variants import Trial
 from floater.lab.training.lock import LOCK, locked
 
 from .small import settings

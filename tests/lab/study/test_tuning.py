@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from floater.errors import DataError
 from floater.lab.study import run
-from floater.lab.study.grid import Grid, Trial, Variant, grid, planned
+from floater.lab.study.grid import Grid, grid, planned
 from floater.lab.study.results import Results
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.tuning import Tried, best, tried, with_seeds
+from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks import task
 
 from .made_up import LENGTHS, build_study
@@ -123,8 +124,8 @@ def test_variants_are_compared_at_equal_labels_of_the_other_axes() -> None:
     ]
     drawn = build_study(["none", "alibi"], [1], lambda *_: np.ones(len(LENGTHS)))
     results = Results(replace(drawn.settings, baseline="none"), replace(drawn.grid, variants=variants), [])
-    found = {name: base.name for name, base in results.references.items()}
-    assert found == {"alibi-copy-1e-2": "none-copy-1e-6", "alibi-sort-1e-6": "none-sort-1e-2"}
+    compared = {name: base.name for name, base in results.references.items()}
+    assert compared == {"alibi-copy-1e-2": "none-copy-1e-6", "alibi-sort-1e-6": "none-sort-1e-2"}
     assert results.base_name == "none"
 
 
@@ -137,11 +138,11 @@ labels = st.dictionaries(
 
 @given(labels, st.booleans())
 def test_no_label_is_better_than_the_chosen_one(drawn: dict[str, tuple[Any, float]], greater: bool) -> None:
-    found = {
+    reached = {
         name: Tried("exact", score, greater, loss, error="" if score is not None else "failed")
         for name, (score, loss) in drawn.items()
     }
-    chosen = best(found)
+    chosen = best(reached)
     valid = {name: pair for name, pair in drawn.items() if pair[0] is not None and pair[0] == pair[0]}
     if not valid:
         assert chosen is None
@@ -154,14 +155,14 @@ def test_no_label_is_better_than_the_chosen_one(drawn: dict[str, tuple[Any, floa
 
 @given(labels)
 def test_a_choice_waits_for_every_label(drawn: dict[str, tuple[Any, float]]) -> None:
-    found = {name: Tried("exact", score) for name, (score, _) in drawn.items()}
+    reached = {name: Tried("exact", score) for name, (score, _) in drawn.items()}
     open_ = any(score is None for score, _ in drawn.values())
     variants = [Variant(f"alibi-{name}", "alibi", "alibi", {}, [1, 2], tuned=name) for name in drawn]
-    now = [*with_seeds(variants, {"alibi": found})]
-    if open_ or best(found) is None:
+    now = [*with_seeds(variants, {"alibi": reached})]
+    if open_ or best(reached) is None:
         assert [variant.seeds for variant in now] == [[1]] * len(drawn)
     else:
-        assert [(variant.tuned, variant.seeds) for variant in now] == [(best(found), [1, 2])]
+        assert [(variant.tuned, variant.seeds) for variant in now] == [(best(reached), [1, 2])]
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast, RobertaConfig, RobertaForMaske
 
 from floater.encodings import build
 from floater.lab.settings import load
-from floater.lab.study.grid import Trial, grid, merged
+from floater.lab.study.grid import grid, merged
 from floater.lab.study.settings import ShortToLong, StudySettings
+from floater.lab.study.variants import Trial
 from floater.lab.tasks import registry
 from floater.lab.tasks.corpora.glue import TASKS
 from floater.lab.text.bpe import train_bpe

@@ -9,9 +9,10 @@ import pytest
 
 from floater.lab.settings import read as read_yaml
 from floater.lab.study import tables
-from floater.lab.study.grid import Trial, grid, merged
+from floater.lab.study.grid import grid, merged
 from floater.lab.study.run import study
 from floater.lab.study.settings import StudySettings
+from floater.lab.study.variants import Trial
 from floater.lab.tasks import registry
 from floater.lab.training.run import MODEL
 from processes import in_two_processes

@@ -122,8 +122,8 @@ def is_trusted(arguments: argparse.Namespace) -> bool:
     A configuration is the user's own, unless it lies in the directory of a run or a study, which may be
     untrusted.
     """
-    from floater.lab.study.grid import TRIALS
     from floater.lab.study.run import SETTINGS as STUDY
+    from floater.lab.study.variants import TRIALS
     from floater.lab.training.checkpoints import last_checkpoint
     from floater.lab.training.run import MODEL, SETTINGS, VOCABULARY
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from floater.lab.study.column import Column
-from floater.lab.study.grid import Variant
 from floater.lab.study.results import Outcome, Results, Value
 from floater.lab.study.svg import slim
+from floater.lab.study.variants import Variant
 from floater.lab.tasks.measurement import Array
 
 if TYPE_CHECKING:

@@ -12,13 +12,14 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from floater.lab.study.grid import Grid, Trial
+from floater.lab.study.grid import Grid
 from floater.lab.study.local_launcher import Launcher, LocalLauncher, Started
 from floater.lab.study.needs import check_disk
 from floater.lab.study.progress import TimeLeft, fraction
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial import is_finished, is_trained
 from floater.lab.study.trial_process import GRACE, POLL
+from floater.lab.study.variants import Trial
 from floater.lab.training.files import write_whole
 from floater.lab.training.progress import MINUTE
 

@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 
 from floater.lab.settings import SettingsError
-from floater.lab.study.grid import Trial
 from floater.lab.study.machine import available_cores, available_memory
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial_process import TrialProcess
+from floater.lab.study.variants import Trial
 
 
 class Started(Protocol):

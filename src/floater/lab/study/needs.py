@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from floater.lab.study.grid import Grid, Trial
+from floater.lab.study.grid import Grid
+from floater.lab.study.variants import Trial
 from floater.lab.training.needs import Needs, free_for, held, kept_checkpoints, needs_of, size
 
 

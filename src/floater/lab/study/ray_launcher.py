@@ -13,11 +13,11 @@ from typing import Any
 
 from floater.errors import install
 from floater.lab.settings import SettingsError
-from floater.lab.study.grid import Trial
 from floater.lab.study.local_launcher import Started
 from floater.lab.study.machine import GIB
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial_process import TrialProcess
+from floater.lab.study.variants import Trial
 
 PATIENCE = 300.0  # seconds that a cluster may be without a machine for a trial
 RETRIES = 3  # of a trial whose worker was killed: it waits until what is left of it has ended, and resumes

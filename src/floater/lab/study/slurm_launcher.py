@@ -15,10 +15,10 @@ from typing import Any
 
 from floater.errors import first_line, install
 from floater.lab.settings import SettingsError
-from floater.lab.study.grid import Trial
 from floater.lab.study.local_launcher import Started
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial_process import TrialProcess
+from floater.lab.study.variants import Trial
 from floater.lab.training.files import write_whole
 
 JOBS = "slurm"

@@ -10,9 +10,9 @@ import numpy as np
 
 from floater.lab.study.column import VALIDATION, Column
 from floater.lab.study.figures import spent
-from floater.lab.study.grid import Variant
 from floater.lab.study.results import Comparison, Results, Value
 from floater.lab.study.tuning import best as best_label
+from floater.lab.study.variants import Variant
 from floater.lab.table import Cell, Table, as_csv
 
 MARKS = {"better": "▲", "worse": "▼", "not significant": "", "not tested": ""}

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import psutil
 
-from floater.lab.study.grid import Trial
 from floater.lab.study.machine import GIB
 from floater.lab.study.settings import Budget
+from floater.lab.study.variants import Trial
 from floater.lab.training.files import no_link, write_whole
 
 GRACE = 20.0  # seconds for a step and a checkpoint; SLURM kills 30 s after it asks

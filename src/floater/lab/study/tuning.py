@@ -6,14 +6,11 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from floater.errors import DataError
+from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks import Task
 from floater.lab.training.run import RESULT
-
-if TYPE_CHECKING:
-    from floater.lab.study.grid import Trial, Variant
 
 
 @dataclass(frozen=True)
