@@ -34,6 +34,13 @@ def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:
     assert list(line.get_ydata()) == [1.0, 2.0, 3.0, 4.0]
 
 
+def test_a_cost_that_no_trial_recorded_has_no_figure() -> None:
+    """As the speed of a training that ends before its first log entry."""
+    actual = build_study(["none", "alibi"], [1], lambda variant, seed: np.ones(400))
+    outcomes = [replace(outcome, cost={"memory_mib": 500}) for outcome in actual.outcomes]
+    assert [panel.name for panel in panels.costs(replace(actual, outcomes=outcomes))] == ["cost-memory_mib"]
+
+
 @pytest.mark.parametrize(
     ("tokens", "drawn"), [([], False), ([400], False), ([400, 0], False), ([400, 9], True)]
 )

@@ -148,6 +148,8 @@ def costs(results: Results) -> Iterator[Panel]:
         ("tokens_per_second", "speed", "training, tokens/s"),
         ("memory_mib", "memory", "peak memory, MiB"),
     ):
+        if all(figures.spent(outcome, key) is None for outcome in results.outcomes):
+            continue  # as the speed of trainings too short for a log entry
         figure = figures.cost(results, shown, key, label)
         yield _panel(f"{heading(shown.label)} and {title}", figure, f"cost-{key}", caption.strip(), results)
 

@@ -144,8 +144,8 @@ class Results:
         return [o for o in self.outcomes if o.trial.variant.name == variant.name and o.counts]
 
     @cached_property
-    def tuned(self) -> dict[str, Variant]:
-        """Return the variants by their names without a tuned label, if that is chosen or there is none."""
+    def by_key(self) -> dict[str, Variant]:
+        """Return the variants by their names without a tuned label, once it is chosen."""
         keys = Counter(variant.key for variant in self.grid.variants)
         return {variant.key: variant for variant in self.grid.variants if keys[variant.key] == 1}
 
@@ -153,15 +153,15 @@ class Results:
     def asked(self) -> list[tuple[Variant, Variant]]:
         """Return the pairs of variants of the settings' comparisons."""
         return [
-            (self.tuned[ours], self.tuned[theirs])
+            (self.by_key[ours], self.by_key[theirs])
             for ours, theirs in self.settings.comparisons
-            if {ours, theirs} <= self.tuned.keys()
+            if {ours, theirs} <= self.by_key.keys()
         ]
 
     @cached_property
     def references(self) -> dict[str, Variant]:
         """Return the variant that each other one is compared with, on axes that of its labels."""
-        variants, named = [*self.tuned.values()], self.settings.baseline
+        variants, named = [*self.by_key.values()], self.settings.baseline
         if named is None and len({variant.model for variant in variants}) == 1:
             named = variants[0].name
         references = {}
