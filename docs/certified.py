@@ -76,7 +76,8 @@ def _about(key: str, label: str) -> bool:
 
 
 def _bins(record: Record) -> list[tuple[int, int]]:
-    width = record.old // 2
+    """Return ranges of positions: halves of the old length, or wholes where there would be many."""
+    width = record.old // 2 if record.length <= 2 * record.old else record.old
     return [(low, low + width) for low in range(0, record.length - width + 1, width)]
 
 
@@ -155,6 +156,7 @@ def parts() -> dict[str, str]:
         "smollm2": losses("smollm2"),
         "needles": needles("smollm2"),
         "smollm2_16k": losses("smollm2_16k"),
+        "smollm2_32k": losses("smollm2_32k"),
         "rxnmapper": losses("rxnmapper"),
         "antiberty": losses("antiberty"),
     }

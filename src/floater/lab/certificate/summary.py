@@ -142,11 +142,14 @@ def choose(record: Record, measured: Sequence[Method]) -> tuple[Method | None, s
         return hits / total if total else -1.0
 
     chosen = max(equal, key=recalled)
-    least = f"least loss at {old:,} to {new:,} tokens ({record.loss(best, old, new):.3f} nats)"
-    among = f"among {len(pool)} methods" + (
-        f" that change the loss of short inputs by at most {SHORT_GOAL:.1%}" if keeping else ""
-    )
-    reason = f"{best} has the {least} {among}"
+    loss = f"{record.loss(best, old, new):.3f} nats at {old:,} to {new:,} tokens"
+    keeps = f"the loss of short inputs by at most {SHORT_GOAL:.1%}"
+    if len(pool) > 1:
+        kind = f"methods that change {keeps}" if keeping else "methods"
+        reason = f"{best} has the least loss, {loss}, among {len(pool)} {kind}"
+    else:
+        kind = f"that changes {keeps}" if keeping else "that was measured"
+        reason = f"{best} is the only method {kind}; it has {loss}"
     if len(equal) > 1:
         others = ", ".join(str(method) for method in equal if method is not best)
         reason += f"; {others} {'does' if len(equal) == 2 else 'do'} not differ significantly"
