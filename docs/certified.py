@@ -65,9 +65,15 @@ def rows(name: str) -> list[Row]:
         for length in (whole.old // 2, whole.length):
             hits, total = whole.recall(method, length)
             if total:
-                row = _row("needles", str(method), 1, length, 100 * hits / total)
+                texts = len({key.split("/")[3] for key in whole.results if _asked(key, method, length)})
+                row = _row("needles", str(method), texts, length, 100 * hits / total)
                 lines.append(row | {"hits": str(hits), "total": str(total)})
     return lines
+
+
+def _asked(key: str, method: Method, length: int) -> bool:
+    kind, label, tokens, _ = key.split("/")
+    return kind not in ("loss", "windows") and (label, int(tokens)) == (str(method), length)
 
 
 def _about(key: str, label: str) -> bool:

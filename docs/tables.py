@@ -176,6 +176,10 @@ def operators(rows: Rows) -> str:
     """Return the operators of extended models at both lengths, equal methods in one line."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for old, new in zip(rows[::2], rows[1::2], strict=True):
+        if old["what"] != new["what"]:
+            raise ValueError(
+                f"{old['what']} is followed by {new['what']}, not by its own count at the new length"
+            )
         model, method = old["what"].split(" ", 1)
         key = model, f"{int(old['original']):,}", old["sequence"], new["sequence"], new["products"]
         groups.setdefault(key, []).append(method)

@@ -14,17 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.errors import DataError
-from floater.lab.study import run
+from floater.lab.study import run, trial
 from floater.lab.study.grid import Grid, grid, planned
 from floater.lab.study.results import Results
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.tuning import Tried, best, tried, with_seeds
-from floater.lab.study.variants import Trial, Variant
+from floater.lab.study.variants import Variant
 from floater.lab.tasks import task
 
 from .made_up import LENGTHS, build_study
-from .small import ONE_STEP, run_inline, scores, settings
+from .small import ONE_STEP, Inline, run_inline, scores, settings
 
 RATES = {name: {"training": {"learning_rate": float(name)}} for name in ("1e-6", "1e-2")}
 TUNED: dict[str, Any] = {"axes": {"rate": RATES}, "tuning": {"axis": "rate", "by": "loss"}}
@@ -70,45 +69,91 @@ def test_a_plan_has_as_many_trials_as_will_run(tmp_path: Path) -> None:
     assert len({*trials}) == len(trials)
 
 
+@pytest.fixture
+def once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[StudySettings, Inline]:
+    """A tuned study of one step, one seed and the score of the validation, and what its launcher starts."""
+    common = settings(tmp_path).settings
+    common["training"] |= ONE_STEP
+    changes = TUNED | {"tuning": {"axis": "rate"}, "seeds": [1]}
+    return settings(tmp_path / "study", settings=common, **changes), run_inline(monkeypatch)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, *failed: str) -> None:
+    """Let trials fail; without names none does."""
+    train = trial.run_trial
+
+    def attempt(folder: Path, name: str) -> None:
+        if name in failed:
+            raise ValueError("boom")
+        train(folder, name)
+
+    monkeypatch.setattr(trial, "run_trial", attempt)
+
+
 @pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
-def test_until_all_labels_have_ended_none_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    once = settings(tmp_path / "study").settings
-    once["training"] |= ONE_STEP
-    asked = settings(tmp_path / "study", settings=once, seeds=[1], **TUNED)
-    run_inline(monkeypatch)
+def test_until_all_labels_have_ended_none_is_compared(once: tuple[StudySettings, Inline]) -> None:
+    asked, _ = once
     run.study(replace(asked, axes={"rate": {"1e-6": RATES["1e-6"]}}))
     results = run.study(asked, train=False)
     assert {outcome.status for outcome in results.outcomes} == {"finished", "open"}
     assert not results.comparisons
     assert not results.references
+    assert results.baseline is None
 
 
-def test_a_label_that_failed_is_out_of_the_choice(tmp_path: Path) -> None:
-    trials = grid(settings(tmp_path, **TUNED), "here").trials
-    assert names_of_first(trials) == {"none-1e-6", "none-1e-2", "sinusoidal-1e-6", "sinusoidal-1e-2"}
-    (failed,) = (trial for trial in trials if trial.name == "none-1e-2-1")
-    failed.error.parent.mkdir(parents=True)
-    failed.error.write_text("the loss is NaN")
-    labels = tried(trials, "loss", task("translation"))
-    assert labels["none"]["1e-2"].error == "the loss is NaN"
-    assert best(labels["none"]) is None, "the other one has not ended"
-    assert best(labels["none"] | {"1e-6": Tried("loss", 3.0)}) == "1e-6"
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_a_failed_label_is_out_until_the_study_is_started_again(
+    once: tuple[StudySettings, Inline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, inline = once
+    with monkeypatch.context() as patch:
+        failing(patch, "none-1e-2-1")
+        results = run.study(asked)
+    assert {variant.name for variant in results.grid.variants} >= {"none-1e-6"}
+    assert "none, rate 1e-2: boom" in (Path(asked.folder) / "report.html").read_text()
+    assert len(inline.started) == 4, "each is tried once"
+    run.study(asked, train=False)
+    again = run.study(asked)
+    assert inline.started[4:] == ["none-1e-2-1"]
+    assert all(label.score is not None for labels in again.grid.tried.values() for label in labels.values())
 
 
-def names_of_first(trials: list[Trial]) -> set[str]:
-    assert {trial.seed for trial in trials} == {1}
-    return {trial.variant.name for trial in trials}
+@pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
+def test_a_model_whose_labels_all_failed_is_tried_once_and_no_reference(
+    once: tuple[StudySettings, Inline], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, inline = once
+    failing(monkeypatch, "none-1e-2-1", "none-1e-6-1")
+    three = replace(
+        asked, models={"none": {}, "sinusoidal": {}, "alibi": {}}, comparisons=[["none", "sinusoidal"]]
+    )
+    results = run.study(three)
+    assert len(inline.started) == len({*inline.started}) == 6
+    assert not results.references, "not another model in its place"
+    assert not results.comparisons
 
 
 def test_a_score_that_the_validation_lacks_is_named(tmp_path: Path) -> None:
-    trial = grid(settings(tmp_path, **TUNED), "here").trials[0]
-    (trial.run / "model").mkdir(parents=True)
-    (trial.run / "cost.json").write_text("{}")
-    (trial.run / "result.json").write_text('{"bleu": 3.0}')
-    with pytest.raises(DataError, match="its validation has no loss, by which a label is chosen"):
-        tried([trial], "loss", task("translation"))
+    first = grid(settings(tmp_path, **TUNED), "here").trials[0]
+    (first.run / "model").mkdir(parents=True)
+    (first.run / "cost.json").write_text("{}")
+    (first.run / "result.json").write_text('{"bleu": 3.0}')
+    labels = tried([first], "loss", task("translation"))
+    assert labels["none"]["1e-6"].error == "its validation has no loss"
+    assert tried([first], "score", task("translation"))["none"]["1e-6"].score == 3.0
+
+
+def test_labels_of_one_model_are_compared_with_the_first() -> None:
+    """As without tuning: the axis that is compared has no baseline but its first label."""
+    variants = [
+        Variant(f"alibi-{blocks}-1e-2", "alibi", "alibi", {}, [1], labels=(blocks,), tuned="1e-2")
+        for blocks in ("input", "all")
+    ]
+    drawn = build_study(["alibi"], [1], lambda *_: np.ones(len(LENGTHS)))
+    results = Results(drawn.settings, replace(drawn.grid, variants=variants), [])
+    assert {name: base.name for name, base in results.references.items()} == {
+        "alibi-all-1e-2": "alibi-input-1e-2"
+    }
 
 
 def test_variants_are_compared_at_equal_labels_of_the_other_axes() -> None:

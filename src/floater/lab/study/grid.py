@@ -74,13 +74,14 @@ class Grid:
         )
 
 
-def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
+def grid(settings: StudySettings, origin: str, *, train: bool = True, retry: bool = False) -> Grid:
     """Return the trials of a study after checking each; write only the data of `short_to_long`.
 
     Args:
         settings: the study's settings.
         origin: source of the settings, for error messages.
         train: whether trials will run; otherwise trials with a model are used, without reading their data.
+        retry: whether labels of a tuned axis whose trials failed are tried again.
 
     Raises:
         SettingsError: if a trial is impossible, or the task cannot score a test set; it names the trial.
@@ -131,11 +132,12 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
             train=train,
         )
         common = merged(common, {"data": split})
-    first = [replace(variant, seeds=variant.seeds[:1]) for variant in variants if variant.tuned is not None]
-    labels = tried(_trials(task, settings, common, first, origin), settings.tuning.by, task)
+    every = _trials(task, settings, common, variants, origin)
+    _check(task, every, tests, origin, train)
+    first = [each for each in every if each.variant.tuned and each.seed == each.variant.seeds[0]]
+    labels = tried(first, settings.tuning.by, task, retry)
     variants = [*with_seeds(variants, labels)]
     trials = _trials(task, settings, common, variants, origin)
-    _check(task, trials, tests, origin, train)
     return replace(_grid(settings, variants, trials, tests, task), tried=labels)
 
 

@@ -105,16 +105,14 @@ def page(
             "results": results,
             "sentences": summary.sentences(results) if results.outcomes else [],
             "answers": summary.answer(results) if results.outcomes else [],
-            "answer": tables.answer(results)
-            if results.settings.comparisons and results.comparisons
-            else None,
+            "answer": tables.answer(results) if results.asked and results.comparisons else None,
             "scores": scores,
             "stacks": any(outcome.cost.get("position_parameters_of_a_stack") for outcome in results.outcomes),
             "marks": {character for row in scores.rows for cell in row for character in cell.text},
             "others": {panels.heading(label): table for label, table in tables.others(results).items()},
             "compared": tables.compared(results) if results.comparisons else None,
             "tuning": tables.tuning(results) if results.grid.tried else None,
-            "tuned": summary.tuned(results) if results.grid.tried else "",
+            "tuned": summary.tuned(results) if results.grid.tried else [],
             "trials": tables.trials(results),
             "drawn": figures.drawn(results),
             "lengths": charts.lengths,

@@ -161,25 +161,26 @@ class Results:
     @cached_property
     def references(self) -> dict[str, Variant]:
         """Return the variant that each other one is compared with, on axes that of its labels."""
-        variants, named = [*self.by_key.values()], self.settings.baseline
+        variants, named = self.grid.variants, self.settings.baseline
         if named is None and len({variant.model for variant in variants}) == 1:
-            named = variants[0].name
+            named = variants[0].key
         references = {}
-        for variant in variants:
+        for variant in self.by_key.values():
             if named is None:
                 chosen = [other for other in variants if other.labels == variant.labels]
             else:
                 names = named, "-".join((named, *variant.labels))
                 chosen = [other for other in variants if other.key in names]
-            if chosen and chosen[0] is not variant:
-                references[variant.name] = chosen[0]
+            base = self.by_key.get(chosen[0].key) if chosen else None
+            if base is not None and base is not variant:
+                references[variant.name] = base
         return references
 
     @cached_property
     def baseline(self) -> Variant | None:
         """Return the variant that all others are compared with; None where each has that of its labels."""
         bases = {variant.name: variant for variant in self.references.values()}
-        return None if len(bases) > 1 else next(iter([*bases.values(), *self.grid.variants]), None)
+        return None if len(bases) > 1 else next(iter([*bases.values(), *self.by_key.values()]), None)
 
     @property
     def base_name(self) -> str:

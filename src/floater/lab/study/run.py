@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from floater.errors import DataError
@@ -24,10 +25,9 @@ SETTINGS, GLUE = "study.yaml", "glue.md"
 logger = logging.getLogger(__name__)
 
 
-def _run(trials: Grid, launcher: Launcher, settings: StudySettings) -> Grid:
+def _run(trials: Grid, launcher: Launcher, settings: StudySettings) -> None:
     trials.write(settings.budget.threads, settings.budget.processes)
     run_trials(trials, launcher)
-    return trials
 
 
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
@@ -58,16 +58,20 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         raise DataError(f"{folder} holds no study (no {SETTINGS}) to report; run it without --report first")
     with locked(folder) if train else nullcontext():
         folder.mkdir(parents=True, exist_ok=True)
-        trials = grid(settings, origin, train=train)
+        trials = grid(settings, origin, train=train, retry=train)
         if train:
             launcher = None
             if trials.trials:
                 launcher = choose_launcher(settings.launcher, settings.budget, folder, settings.slurm)
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
             if launcher is not None:
-                trials = _run(trials, launcher, settings)
+                _run(trials, launcher, settings)
                 if settings.tuning.axis is not None:  # the labels are chosen now
-                    trials = _run(grid(settings, origin), launcher, settings)
+                    before = {trial.name for trial in trials.trials}
+                    trials = grid(settings, origin)
+                    new = [trial for trial in trials.trials if trial.name not in before]
+                    if new:
+                        _run(replace(trials, trials=new), launcher, settings)
         results = gather(settings, trials)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]

@@ -153,12 +153,12 @@ class Tuning:
     """An axis of which each variant has the label that is best for it.
 
     All labels are tried with the first seed. The one with the best validation is trained with the other
-    seeds, and it alone is scored and compared; no test set decides.
+    seeds, and it alone is compared; no test set decides. A label whose trial fails, as by divergence, is out.
 
     Attributes:
         axis: name of the axis, such as one of learning rates; null for none.
         by: "score", the metric of the task's validation, or "loss", both of the final model. Of equal scores
-            the one with the lower loss is better.
+            the one with the lower loss is better, if the task has a loss, then the first.
     """
 
     axis: str | None = None

@@ -57,14 +57,27 @@ def _pair_sentences(results: Results, ours: str, theirs: str) -> list[str]:
     return [f"`{ours}` against `{theirs}`: {parts[0]}{scores}{''.join(f', {part}' for part in parts[1:])}."]
 
 
-def tuned(results: Results) -> str:
-    """Say how the labels of the tuned axis were chosen."""
-    metrics = {label.metric for labels in results.grid.tried.values() for label in labels.values()}
-    return (
-        f"Validation {_joined(sorted(metrics))} of the final models of the first seed, for each "
-        f"{results.settings.tuning.axis}. The best one is bold: each model is trained with it and the other "
-        "seeds, and it alone is compared. No test set was read for the choice."
+def tuned(results: Results) -> list[str]:
+    """Say how the labels of the tuned axis were chosen, and which trials failed."""
+    axis, tried = results.settings.tuning.axis, results.grid.tried
+    metrics = {label.metric for labels in tried.values() for label in labels.values()}
+    choice = (
+        f"Validation {_joined(sorted(metrics))} of the final models of the first seed, for each {axis}. The "
+        "best one is bold, of equal ones that of the lower loss: each model is trained with it and the other "
+        "seeds, and it alone is compared."
     )
+    read = (
+        "No test set was read for the choice."
+        if results.grid.tests
+        else "The study has no test set: the first seed is compared by scores that chose its label."
+    )
+    failed = [
+        f"{key}, {axis} {name}: {label.error}"
+        for key, labels in tried.items()
+        for name, label in labels.items()
+        if label.error
+    ]
+    return [f"{choice} {read}", *failed]
 
 
 def sentences(results: Results) -> list[str]:
@@ -213,7 +226,7 @@ def _column_sentences(results: Results, column: Column) -> list[str]:
     base = results.base_name
     if not comparisons:
         return [text]
-    labels = f"with the same {_joined([*results.settings.axes])}"
+    labels = f"with the same {_joined([*results.settings.compared_axes])}"
     text += f" Against `{base}` ({spread(scored[base], column) if results.baseline else labels}): "
     parts = []
     for conclusion, words in (

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from floater.errors import DataError
 from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks import Task
 from floater.lab.training.run import RESULT
@@ -22,7 +21,7 @@ class Tried:
         score: validation score of the final model; None for a trial that failed, or has not ended.
         greater: whether higher scores are better.
         loss: validation loss of the final model, which decides between equal scores.
-        error: message of the error of a failed trial.
+        error: why there is no score, such as the error of a failed trial; empty for one that has not ended.
     """
 
     metric: str
@@ -39,31 +38,30 @@ class Tried:
         return -self.score if self.greater else self.score, self.loss
 
 
-def tried(trials: Sequence[Trial], by: str, task: Task) -> dict[str, dict[str, Tried]]:
+def tried(trials: Sequence[Trial], by: str, task: Task, retry: bool = False) -> dict[str, dict[str, Tried]]:
     """Return what the trials of each variant have reached, by its name without a label and the label.
 
     Args:
         trials: the trials of the first seed, with all labels.
         by: "score" or "loss", what decides.
         task: task of the trials.
-
-    Raises:
-        DataError: if the validation of a finished trial has no such score.
+        retry: whether failed trials will be run again, and have not ended.
     """
     variants: dict[str, dict[str, Tried]] = {}
     for trial in trials:
         chooser = {"metric": "loss", "greater": False} if by == "loss" else task.best(trial.settings)
-        variants.setdefault(trial.variant.key, {})[str(trial.variant.tuned)] = _read(trial, **chooser)
+        variants.setdefault(trial.variant.key, {})[str(trial.variant.tuned)] = _read(trial, retry, **chooser)
     return variants
 
 
-def _read(trial: Trial, metric: str, greater: bool) -> Tried:
-    if trial.is_trained:
+def _read(trial: Trial, retry: bool, metric: str, greater: bool) -> Tried:
+    if trial.has_ended:
         result = json.loads((trial.run / RESULT).read_text(encoding="utf-8"))
         if metric not in result:
-            raise DataError(f"{trial.run}: its validation has no {metric}, by which a label is chosen")
+            return Tried(metric, error=f"its validation has no {metric}")
         return Tried(metric, result[metric], greater, result.get("loss", math.inf))
-    return Tried(metric, error=trial.error.read_text(encoding="utf-8") if trial.error.is_file() else "")
+    failed = trial.error.is_file() and not retry
+    return Tried(metric, error=trial.error.read_text(encoding="utf-8").strip() if failed else "")
 
 
 def best(labels: Mapping[str, Tried]) -> str | None:

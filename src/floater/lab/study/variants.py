@@ -85,8 +85,8 @@ class Trial:
         return self.run.with_name(f"{self.name}.error")
 
     @property
-    def is_trained(self) -> bool:
-        """Return whether its final model and the costs of its training are there."""
+    def has_ended(self) -> bool:
+        """Return whether it has a final model and the costs of its training."""
         return (self.run / MODEL).is_dir() and (self.run / COST).is_file()
 
     @property
