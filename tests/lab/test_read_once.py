@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from floater.lab.cli import main
-from floater.lab.study.grid import PLAN
 from floater.lab.study.trial import run_trial
-from floater.lab.study.variants import TRIALS
+from floater.lab.study.variants import PLAN, TRIALS
 from lab.tasks.generated.small import write_config
 
 

@@ -18,7 +18,7 @@ from floater.lab.study import short_to_long
 from floater.lab.study.analyses import KINDS, load_subject
 from floater.lab.study.settings import StudySettings, repeated
 from floater.lab.study.tuning import Tried, tried, with_seeds
-from floater.lab.study.variants import TRIALS, Trial, Variant
+from floater.lab.study.variants import PLAN, TRIALS, Trial, Variant
 from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
 from floater.lab.training.files import write_json, write_whole
@@ -26,7 +26,6 @@ from floater.lab.training.paths import file_of
 from floater.lab.training.run import BEST, MODEL, find_run
 from floater.lab.training.run_data import RunData
 
-PLAN = "plan.json"
 _HUB = "hf:"
 _FILES = {"source", "reference"}
 _DATA = {
@@ -74,14 +73,15 @@ class Grid:
         )
 
 
-def grid(settings: StudySettings, origin: str, *, train: bool = True, retry: bool = False) -> Grid:
+def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     """Return the trials of a study after checking each; write only the data of `short_to_long`.
+
+    Those of a tuned axis have all labels and all seeds; see `tuned`.
 
     Args:
         settings: the study's settings.
         origin: source of the settings, for error messages.
         train: whether trials will run; otherwise trials with a model are used, without reading their data.
-        retry: whether labels of a tuned axis whose trials failed are tried again.
 
     Raises:
         SettingsError: if a trial is impossible, or the task cannot score a test set; it names the trial.
@@ -132,13 +132,30 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True, retry: boo
             train=train,
         )
         common = merged(common, {"data": split})
-    every = _trials(task, settings, common, variants, origin)
-    _check(task, every, tests, origin, train)
-    first = [each for each in every if each.variant.tuned and each.seed == each.variant.seeds[0]]
-    labels = tried(first, settings.tuning.by, task, retry)
-    variants = [*with_seeds(variants, labels)]
     trials = _trials(task, settings, common, variants, origin)
-    return replace(_grid(settings, variants, trials, tests, task), tried=labels)
+    _check(task, trials, tests, origin, train)
+    return _grid(settings, variants, trials, tests, task)
+
+
+def tuned(whole: Grid, by: str, *, retry: bool = False) -> Grid:
+    """Return the trials that are run now: those of all labels of the tuned axis, or of the best ones.
+
+    Args:
+        whole: a grid with all labels and all seeds.
+        by: "score" or "loss", what decides.
+        retry: whether labels whose trials failed are tried again.
+    """
+    first = [each for each in whole.trials if each.variant.tuned and each.seed == each.variant.seeds[0]]
+    if not first or whole.task is None:
+        return whole
+    labels = tried(first, by, whole.task, retry)
+    variants = {variant.name: variant for variant in with_seeds(whole.variants, labels)}
+    trials = [
+        replace(trial, variant=variant)
+        for trial in whole.trials
+        if (variant := variants.get(trial.variant.name)) and trial.seed in variant.seeds
+    ]
+    return replace(whole, variants=[*variants.values()], trials=trials, tried=labels)
 
 
 def planned(settings: StudySettings, origin: str) -> Grid:

@@ -19,7 +19,7 @@ from floater.lab.study.progress import TimeLeft, fraction
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial import is_finished, is_trained
 from floater.lab.study.trial_process import GRACE, POLL
-from floater.lab.study.variants import Trial
+from floater.lab.study.variants import Trial, last_error
 from floater.lab.training.files import write_whole
 from floater.lab.training.progress import MINUTE
 
@@ -97,14 +97,6 @@ def _end(running: Sequence[tuple[Trial, Started]]) -> None:
         for trial, started in running:
             started.stop()
             trial.error.unlink(missing_ok=True)  # it did not fail: it resumes with the study
-
-
-def last_error(trial: Trial) -> str:
-    """Return the last error of a failed trial."""
-    try:
-        return trial.error.read_text(encoding="utf-8").strip()
-    except OSError:
-        return f"it ended without a message; see {trial.log}"
 
 
 def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:

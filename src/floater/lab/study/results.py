@@ -17,12 +17,11 @@ from floater.lab.settings import SettingsError
 from floater.lab.study import short_to_long
 from floater.lab.study.column import VALIDATION, Column
 from floater.lab.study.grid import Grid
-from floater.lab.study.launch import last_error
 from floater.lab.study.progress import entries
 from floater.lab.study.settings import StudySettings, bounds
 from floater.lab.study.significance import Difference, holm, paired_p, paired_t_p, resampled, welch_p
 from floater.lab.study.trial import is_measured, is_trained, read
-from floater.lab.study.variants import COST, Trial, Variant
+from floater.lab.study.variants import COST, Trial, Variant, last_error
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import METRICS, Array, Measurement
 from floater.lab.training.run import RESULT

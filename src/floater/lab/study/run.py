@@ -10,7 +10,7 @@ from pathlib import Path
 from floater.errors import DataError
 from floater.lab.settings import dump
 from floater.lab.study import figures, glue_curves, glue_table
-from floater.lab.study.grid import Grid, grid
+from floater.lab.study.grid import Grid, grid, tuned
 from floater.lab.study.launch import choose_launcher, run_trials
 from floater.lab.study.local_launcher import Launcher
 from floater.lab.study.report import FIGURES, write_report
@@ -58,7 +58,8 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
         raise DataError(f"{folder} holds no study (no {SETTINGS}) to report; run it without --report first")
     with locked(folder) if train else nullcontext():
         folder.mkdir(parents=True, exist_ok=True)
-        trials = grid(settings, origin, train=train, retry=train)
+        every = grid(settings, origin, train=train)
+        trials = tuned(every, settings.tuning.by, retry=train)
         if train:
             launcher = None
             if trials.trials:
@@ -66,12 +67,11 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
             if launcher is not None:
                 _run(trials, launcher, settings)
-                if settings.tuning.axis is not None:  # the labels are chosen now
-                    before = {trial.name for trial in trials.trials}
-                    trials = grid(settings, origin)
-                    new = [trial for trial in trials.trials if trial.name not in before]
-                    if new:
-                        _run(replace(trials, trials=new), launcher, settings)
+                before = {trial.name for trial in trials.trials}
+                trials = tuned(every, settings.tuning.by)  # the labels are chosen now
+                new = [trial for trial in trials.trials if trial.name not in before]
+                if new:
+                    _run(replace(trials, trials=new), launcher, settings)
         results = gather(settings, trials)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]

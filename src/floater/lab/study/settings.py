@@ -153,7 +153,7 @@ class Tuning:
     """An axis of which each variant has the label that is best for it.
 
     All labels are tried with the first seed. The one with the best validation is trained with the other
-    seeds, and it alone is compared; no test set decides. A label whose trial fails, as by divergence, is out.
+    seeds, and it alone is compared; no test set decides. A label whose trial fails is excluded.
 
     Attributes:
         axis: name of the axis, such as one of learning rates; null for none.

@@ -58,7 +58,7 @@ def _pair_sentences(results: Results, ours: str, theirs: str) -> list[str]:
 
 
 def tuned(results: Results) -> list[str]:
-    """Say how the labels of the tuned axis were chosen, and which trials failed."""
+    """Return sentences on the choice of the tuned axis' labels, and the errors of the trials that failed."""
     axis, tried = results.settings.tuning.axis, results.grid.tried
     metrics = {label.metric for labels in tried.values() for label in labels.values()}
     choice = (

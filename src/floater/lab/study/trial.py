@@ -22,11 +22,10 @@ from floater.encodings.model import PositionModel, count_parameters
 from floater.errors import DataError, first_line
 from floater.lab.interruption import Interrupted, raising
 from floater.lab.settings import read as read_yaml
-from floater.lab.study.grid import PLAN
 from floater.lab.study.machine import hardware
 from floater.lab.study.progress import entries
 from floater.lab.study.torchrun import TRAIN, train_together
-from floater.lab.study.variants import COST, TRIALS
+from floater.lab.study.variants import COST, PLAN, TRIALS
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.task import Task

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from floater.lab.study.variants import Trial, Variant
+from floater.lab.study.trial import is_trained
+from floater.lab.study.variants import Trial, Variant, last_error
 from floater.lab.tasks import Task
 from floater.lab.training.run import RESULT
 
@@ -55,13 +56,13 @@ def tried(trials: Sequence[Trial], by: str, task: Task, retry: bool = False) -> 
 
 
 def _read(trial: Trial, retry: bool, metric: str, greater: bool) -> Tried:
-    if trial.has_ended:
+    if is_trained(trial.run):
         result = json.loads((trial.run / RESULT).read_text(encoding="utf-8"))
         if metric not in result:
             return Tried(metric, error=f"its validation has no {metric}")
         return Tried(metric, result[metric], greater, result.get("loss", math.inf))
     failed = trial.error.is_file() and not retry
-    return Tried(metric, error=trial.error.read_text(encoding="utf-8").strip() if failed else "")
+    return Tried(metric, error=last_error(trial) if failed else "")
 
 
 def best(labels: Mapping[str, Tried]) -> str | None:
@@ -89,8 +90,8 @@ def with_seeds(
 ) -> Iterator[Variant]:
     """Yield the variants with the seeds that they are trained with now.
 
-    Until the best label of a variant is known, all of them have the first seed; then the best one has all
-    seeds, and the others are left out.
+    Until the best label of a variant is known, each label has the first seed; then the best label has all
+    seeds, and the others are excluded.
 
     Args:
         variants: variants with all labels and all seeds, those of the same name one after the other.

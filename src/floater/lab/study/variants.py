@@ -1,4 +1,4 @@
-"""What a study trains: variants of position models with their options, and a trial for each seed of one."""
+"""Variants of position models, and their trials, one for each seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floater.lab.training.run import MODEL
-
-TRIALS, COST = "trials", "cost.json"
+TRIALS, PLAN, COST = "trials", "plan.json", "cost.json"
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,14 @@ class Trial:
         return self.run.with_name(f"{self.name}.error")
 
     @property
-    def has_ended(self) -> bool:
-        """Return whether it has a final model and the costs of its training."""
-        return (self.run / MODEL).is_dir() and (self.run / COST).is_file()
-
-    @property
     def after(self) -> str | None:
         """Return the trial that must be finished first."""
         return None if self.variant.start is None else f"{self.variant.start}-{self.seed}"
+
+
+def last_error(trial: Trial) -> str:
+    """Return the last error of a failed trial."""
+    try:
+        return trial.error.read_text(encoding="utf-8").strip()
+    except OSError:
+        return f"it ended without a message; see {trial.log}"
