@@ -55,6 +55,7 @@ docs: .venv/installed
 	$(BIN)/python docs/concepts.py
 	$(BIN)/python docs/far.py
 	$(BIN)/python docs/protocol.py
+	$(BIN)/python docs/few_data.py
 	$(BIN)/python docs/clock.py
 	$(BIN)/python docs/certified.py
 	$(BIN)/python docs/fullsize.py

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import mean
+from typing import TypeVar
 
 from far import spread
 from tables import read as rows
@@ -13,13 +15,17 @@ from tables import write_parts
 
 from floater.lab.study.significance import holm, paired_t_p
 
+Key = TypeVar("Key")
 HERE = Path(__file__).parent
 PAGE = HERE / "protocol.md"
 FLOW = "floater_relative"
+LEARNED, UNLEARNED = (FLOW, "distance_mlp", "dynamic_bias"), ("t5", "kerple", "alibi")
+"""The two sides of the second question."""
 RATES, SEEDS = ("1e-3", "2e-3", "4e-3"), (21, 22, 23, 24, 25)
 CHOOSING = SEEDS[0]
 MORE = 6000
 """Steps of the longest training."""
+BySeed = dict[int, float]
 Trials = dict[tuple[str, str, int], dict[int, float]]
 """BLEU by the lower bound of the bin, by variant, rate and seed; the validation loss is at -1."""
 
@@ -74,42 +80,78 @@ def chosen(trials: Trials) -> dict[str, str]:
 def table(trials: Trials) -> str:
     """Return means and deviations over the seeds, the furthest first, with the registered tests."""
     rates = chosen(trials)
-    seeds = {name: [s for s in SEEDS if (name, rate, s) in trials] for name, rate in rates.items()}
-    bins = sorted({low for scores in trials.values() for low in scores if low >= 0})
+    bins = _bins(trials)
     further = bins[1:]
+    main, second = compared(trials, FLOW, bins[-1:]), compared(trials, FLOW, further)
 
-    def scores(name: str, lows: list[int], of: list[int]) -> list[float]:
-        return [mean(trials[name, rates[name], seed][low] for low in lows) for seed in of]
+    def scores(name: str, lows: list[int]) -> list[float]:
+        return [*_scores(trials, name, lows).values()]
 
-    def compared(lows: list[int]) -> dict[str, tuple[str, str]]:
-        """Return by how much the flow is better than each rival with the same seeds, and Holm's p."""
-        differences = {}
-        for name in rates:
-            shared = [seed for seed in seeds[name] if seed in seeds[FLOW]]
-            ours, theirs = scores(FLOW, lows, shared), scores(name, lows, shared)
-            differences[name] = [x - y for x, y in zip(ours, theirs, strict=True)]
-        del differences[FLOW]
-        ps = {name: p for name, values in differences.items() if (p := paired_t_p(values)) is not None}
-        corrected = dict(zip(ps, holm([*ps.values()]), strict=True))
-        p = {name: _p(corrected[name]) if name in corrected else "" for name in differences}
-        return {name: (spread(values, 1), p[name]) for name, values in differences.items()}
-
-    main, second = compared(bins[-1:]), compared(further)
     lines = []
-    for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1:], seeds[name]))):
-        kind, _, steps = re.fullmatch(r"(.+?)(-(\d+))?", name).groups()  # type: ignore[union-attr]
-        line = {"self-attention": f"`{kind}`, {int(steps):,} steps" if steps else f"`{name}`"}
-        line |= {"rate": rates[name], "loss": spread(scores(name, [-1], seeds[name]), 3)}
-        line |= {f"{low}+": spread(scores(name, [low], seeds[name]), 1) for low in bins}
-        line |= {"mean": spread(scores(name, further, seeds[name]), 1), "seeds": str(len(seeds[name]))}
+    for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1:]))):
+        line = {"self-attention": title(name), "rate": rates[name], "loss": spread(scores(name, [-1]), 3)}
+        line |= {f"{low}+": spread(scores(name, [low]), 1) for low in bins}
+        line |= {"mean": spread(scores(name, further), 1), "seeds": str(len(scores(name, further)))}
         line["flow better by"], line["p"] = main.get(name, ("", ""))
         line["in the mean"], line["p of the mean"] = second.get(name, ("", ""))
         lines.append(line)
     return markdown(lines)
 
 
-def _p(p: float) -> str:
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+def learned(trials: Trials) -> str:
+    """Return by how much learned functions are better than buckets and formulas in the main score."""
+    names = {name.split("-")[0]: name for name in chosen(trials)}
+    tests = {name: compared(trials, name, _bins(trials)[-1:]) for name in LEARNED}
+    cells = {
+        rival: {f"`{name}`": "{}, p {}".format(*tests[name][names[rival]]) for name in LEARNED}
+        for rival in UNLEARNED
+    }
+    return markdown([{"better than": title(names[rival])} | line for rival, line in cells.items()])
+
+
+def title(name: str) -> str:
+    """Return the name of a variant with its steps, where they are more than those of the plan.
+
+    >>> title("floater_relative-unclipped"), title("t5-3000")
+    ('`floater_relative-unclipped`', '`t5`, 3,000 steps')
+    """
+    kind, steps = re.fullmatch(r"(.+?)(?:-(\d+))?", name).groups()  # type: ignore[union-attr]
+    return f"`{kind}`, {int(steps):,} steps" if steps else f"`{kind}`"
+
+
+def compared(trials: Trials, reference: str, lows: list[int]) -> dict[str, tuple[str, str]]:
+    """Return by how much a variant is better than each rival with the same seeds, and Holm's p."""
+    others = (name for name in chosen(trials) if name != reference)
+    ours = _scores(trials, reference, lows)
+    return paired_tests({name: (ours, _scores(trials, name, lows)) for name in others})
+
+
+def paired_tests(sides: Mapping[Key, tuple[BySeed, BySeed]]) -> dict[Key, tuple[str, str]]:
+    """Return mean and deviation of differences by seed, and p of a paired t-test after Holm's correction.
+
+    >>> flow = {21: 90.0, 22: 91.0}
+    >>> paired_tests({"alibi": (flow, {21: 80.0, 22: 80.0}), "none": (flow, {21: 70.0})})
+    {'alibi': ('10.5 ± 0.7', '0.030'), 'none': ('20.0', '')}
+    """
+    differences = {
+        key: [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+        for key, (ours, theirs) in sides.items()
+    }
+    ps = {key: p for key, values in differences.items() if (p := paired_t_p(values)) is not None}
+    corrected = dict(zip(ps, holm([*ps.values()]), strict=True))
+    shown = {key: "< 0.001" if p < 0.001 else f"{p:.3f}" for key, p in corrected.items()}
+    return {key: (spread(values, 1), shown.get(key, "")) for key, values in differences.items()}
+
+
+def _scores(trials: Trials, name: str, lows: list[int]) -> BySeed:
+    """Return the mean over some bins, by seed, with the rate that was chosen."""
+    rate = chosen(trials)[name]
+    trained = {seed: trials[name, rate, seed] for seed in SEEDS if (name, rate, seed) in trials}
+    return {seed: mean(scores[low] for low in lows) for seed, scores in trained.items()}
+
+
+def _bins(trials: Trials) -> list[int]:
+    return sorted({low for scores in trials.values() for low in scores if low >= 0})
 
 
 def choice(trials: Trials) -> str:
@@ -134,7 +176,8 @@ def main() -> None:
     planned = with_steps(trials)
     parts = {"rates": choice(planned), "scores": table(planned)}
     if len(planned) < len(trials):
-        parts["longer"] = table(with_steps(trials, MORE))
+        longest = with_steps(trials, MORE)
+        parts |= {"longer": table(longest), "learned": learned(longest)}
     write_parts(PAGE, parts)
 
 

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import far
+import few_data
 import protocol
 
 EXAMPLES = sorted(far.HERE.glob("*/*.npz"))
@@ -75,3 +76,71 @@ def test_longer_trainings_take_the_place_of_shorter_ones() -> None:
         {"floater_relative", "alibi-6000", "t5-3000"},
     ]
     assert "`alibi`, 6,000 steps" in protocol.table(protocol.with_steps(trials, protocol.MORE))
+
+
+def test_each_learned_function_is_tested_against_buckets_and_formulas() -> None:
+    """With Holm's correction over the rivals of each function, the other learned ones among them."""
+    from scipy.stats import ttest_rel
+
+    scores = {
+        "floater_relative": (88.0, 87.0, 90.0, 86.0, 89.0),
+        "distance_mlp": (87.0, 88.5, 88.0, 86.5, 87.0),
+        "dynamic_bias": (87.5, 88.0, 88.5, 86.0, 88.0),
+        "t5-3000": (50.0, 54.0, 51.0, 52.0, 57.0),
+        "kerple-3000": (85.0, 70.0, 88.0, 80.0, 86.0),
+        "alibi-6000": (70.0, 71.0, 66.0, 69.0, 68.0),
+    }
+    trials = {
+        (name, "2e-3", seed): {-1: 0.5, 0: 99.0, 80: 95.0, 140: score}
+        for name, by_seed in scores.items()
+        for seed, score in zip(protocol.SEEDS, by_seed, strict=True)
+    }
+    rows = [line.strip("| ").split(" | ") for line in protocol.learned(trials).splitlines()]
+    assert [row[0] for row in rows[2:]] == [
+        "`t5`, 3,000 steps",
+        "`kerple`, 3,000 steps",
+        "`alibi`, 6,000 steps",
+    ]
+    assert rows[0][1:] == ["`floater_relative`", "`distance_mlp`", "`dynamic_bias`"]
+    for column, ours in enumerate(("floater_relative", "distance_mlp", "dynamic_bias"), 1):
+        ps = {name: ttest_rel(scores[ours], other).pvalue for name, other in scores.items() if name != ours}
+        factor = 5 - sorted(ps.values()).index(ps["kerple-3000"])
+        assert rows[3][column].endswith(f", p {min(1.0, factor * ps['kerple-3000']):.3f}")
+
+
+def test_few_data_has_the_tests_of_its_plan(tmp_path: Path) -> None:
+    """Against scipy's paired test, with Holm's factors over all numbers of examples, bin by bin."""
+    from scipy.stats import ttest_rel
+
+    seeds = (26, 27, 28, 29, 30)
+    scores = {
+        ("floater_relative-500-1e-3", 0): (40.0, 42.0, 38.0, 41.0, 43.0),
+        ("t5-500-3e-3", 0): (30.0, 41.0, 29.0, 38.0, 34.0),
+        ("floater_relative-5000-3e-3", 0): (90.0, 92.0, 88.0, 91.0, 93.0),
+        ("t5-5000-3e-3", 0): (91.0, 90.0, 89.5, 88.0, 93.0),
+        ("floater_relative-500-1e-3", 17): (0.0, 0.0, 0.0, 0.0, 0.0),
+        ("t5-500-3e-3", 17): (0.0, 0.0, 0.0, 0.0, 0.0),
+        ("floater_relative-5000-3e-3", 17): (40.0, 42.0, 38.0, 41.0, 43.0),
+        ("t5-5000-3e-3", 17): (20.0, 22.0, 18.0, 21.0, 23.0),  # twenty less with each seed
+    }
+    file = tmp_path / "scores.csv"
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["model", "seed", "test", "metric", "low", "score"])
+        for (name, low), by_seed in scores.items():
+            for seed, score in zip(seeds, by_seed, strict=True):
+                writer.writerows(
+                    [(name, seed, "lengths", metric, low, score) for metric in ("exact", "token")]
+                )
+    rows = [line.strip("| ").split(" | ") for line in few_data.few_data(file).splitlines()]
+    assert [row[:2] for row in rows[2:]] == [
+        *(["500", "`floater_relative`"], ["500", "`t5`"], ["5000", "`floater_relative`"], ["5000", "`t5`"]),
+    ]
+    few = ttest_rel(scores["floater_relative-500-1e-3", 0], scores["t5-500-3e-3", 0]).pvalue
+    many = ttest_rel(scores["floater_relative-5000-3e-3", 0], scores["t5-5000-3e-3", 0]).pvalue
+    assert few < many
+    columns = {name: position for position, name in enumerate(rows[0])}
+    assert rows[3][columns["p, to 16"]] == f"{2 * few:.3f}"
+    assert rows[5][columns["p, to 16"]] == f"{many:.3f}"
+    assert rows[5][columns["flow better by, 17–32"]] == "20.0 ± 0.0"
+    assert [rows[i][columns["p, 17–32"]] for i in (3, 5)] == ["1.000", "< 0.001"]

@@ -1,0 +1,55 @@
+"""Write the table of the study with few data into protocol.md from docs/protocol/few_data.csv: `make docs`.
+
+The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from far import spread
+from protocol import FLOW, BySeed, paired_tests
+from tables import read, table, write_parts
+
+HERE = Path(__file__).parent
+BINS = {0: "to 16", 17: "17–32"}
+"""Lengths by their lower bound in the file; each has its own tests."""
+Scores = dict[tuple[str, str], BySeed]
+"""Exact matches by seed, by variant and number of examples."""
+
+
+def scores(file: Path, low: int) -> Scores:
+    """Return the scores of a bin of lengths."""
+    by_variant: Scores = {}
+    for row in read(file):
+        if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
+            name, examples, _ = re.fullmatch(r"(.+)-(\d+)-(\de-\d)", row["model"]).groups()  # type: ignore[union-attr]
+            by_variant.setdefault((name, examples), {})[int(row["seed"])] = float(row["score"])
+    return by_variant
+
+
+def few_data(file: Path) -> str:
+    """Return exact matches by variant and number of examples, with the registered tests."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for low, title in BINS.items():
+        by_variant = scores(file, low)
+        rivals = (key for key in by_variant if key[0] != FLOW)
+        tests = paired_tests({key: (by_variant[FLOW, key[1]], by_variant[key]) for key in rivals})
+        for (name, examples), by_seed in by_variant.items():
+            line = lines.setdefault((name, examples), {"examples": examples, "encoding": f"`{name}`"})
+            line[title] = spread([*by_seed.values()], 1)
+            line[f"flow better by, {title}"], line[f"p, {title}"] = tests.get((name, examples), ("", ""))
+            line["seeds"] = str(len(by_seed))
+    return table([lines[key] for key in sorted(lines, key=lambda key: (int(key[1]), *key))])
+
+
+def main() -> None:
+    """Write the table into the page, once there are scores."""
+    file = HERE / "protocol" / "few_data.csv"
+    if file.is_file():
+        write_parts(HERE / "protocol.md", {"few data": few_data(file)})
+
+
+if __name__ == "__main__":
+    main()
