@@ -18,7 +18,7 @@ from floater.transformer import (
 )
 from floater.transformer.memory import Memory
 from floater.transformer.stacks import position_model
-from floater.transformer.times import Times
+from floater.transformer.times import Times, check_times
 
 MODES = ("stretch", "shift", "float", "subset")
 LEFT = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
@@ -124,7 +124,7 @@ def test_long_texts_are_stretched_as_far_as_they_fit():
         ),
         ({"mode": "shift", "max_scale": 0.5}, "max_scale is 0.5; it must be a number of at least 1"),
         ({"mode": "float", "shift": False}, "only mode 'stretch' goes without, not 'float'"),
-        ({"mode": "shift", "relative": True}, "it goes with mode 'stretch', not with 'shift'"),
+        ({"mode": "shift", "relative": True}, "mode 'shift' changes no distance, so leave it out"),
         (
             {"mode": "stretch", "each": True},
             "times.each is True; it goes with mode 'shift', not with 'stretch'",
@@ -142,9 +142,14 @@ def test_what_cannot_be_trained_is_refused():
         FloaterModel(config("rotary", times=times()))
     with pytest.raises(PositionError, match="'learned' is defined at whole times only; valid: 'shift'"):
         FloaterModel(config("learned", times=times()))
-    for name, why in (("sinusoidal", "reads no distances"), ("dufter_relative", "at whole distances only")):
-        with pytest.raises(PositionError, match=f"times.relative is True, but '{name}'.*{why}"):
-            FloaterModel(config(name, times=times(relative=True)))
+    for name, mode, why in (
+        ("sinusoidal", "stretch", "times.relative is True, but 'sinusoidal' reads no distances"),
+        ("forgetting", "subset", "times.relative is True, but 'forgetting' reads no distances"),
+        ("shaw", "stretch", "mode is 'stretch', but 'shaw' is defined at whole times only; valid: 'subset'"),
+        ("dufter_relative", "subset", "'dufter_relative' ends after 32 positions, and times reach 96"),
+    ):
+        with pytest.raises(PositionError, match=why):
+            FloaterModel(config(name, times=times(mode, relative=True)))
     model = build_model(FloaterForCausalLM, "sinusoidal", times=times("float")).train()
     with pytest.raises(PositionError, match=r"a text of 97 tokens does not fit .* 96 .*raise one of these"):
         model(tokens(1, 97))
@@ -157,19 +162,60 @@ def test_what_cannot_be_trained_is_refused():
         seq(encoder_outputs=seq.encode(tokens(1, 3)), decoder_input_ids=tokens(1, 3))
 
 
-@pytest.mark.parametrize("name", ["alibi", "rotary", "fire", "t5", "floater_relative", "compose"])
+RELATIVE = ("alibi", "rotary", "fire", "t5", "floater_relative", "compose", "transformer_xl")
+
+
+@pytest.mark.parametrize("name", RELATIVE)
+@pytest.mark.parametrize("mode", ["stretch", "float", "subset"])
 @torch.no_grad()
-def test_relative_encodings_read_stretched_distances_where_asked(name):
+def test_relative_encodings_read_distances_of_times_where_asked(name, mode):
     """A pass in training is the pass at the drawn times."""
-    model = build_model(FloaterForCausalLM, name, times=times(relative=True)).double().train()
+    model = build_model(FloaterForCausalLM, name, times=times(mode, relative=True)).double().train()
+    plain = build_model(FloaterForCausalLM, name).double()
+    plain.load_state_dict(model.state_dict())
     text = tokens(2, 7)
     torch.manual_seed(5)
     actual = model(text).logits
     torch.manual_seed(5)
     at = model.model.encoder.times.sample(6)(torch.arange(7))[None]
-    expected = model.eval()(text, positions=Positions.times(at)).logits
-    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(actual, plain.eval()(text, positions=Positions(at, at)).logits)
     assert bool(((model(text).logits - actual).abs() > 1e-6).any())
+
+
+@pytest.mark.parametrize("name", ["alibi", "rotary", "fire", "transformer_xl"])
+@pytest.mark.parametrize("mode", ["stretch", "float", "subset"])
+@torch.no_grad()
+def test_relative_encodings_read_texts_at_distances_of_training(name, mode):
+    """True ones after "stretch", where tokens may be one apart in training; else those of even times."""
+    model = build_model(FloaterForCausalLM, name, times=times(mode, relative=True)).double().eval()
+    plain = build_model(FloaterForCausalLM, name).double().eval()
+    plain.load_state_dict(model.state_dict())
+    for count, spacing in ((7, 96 / 32), (48, 96 / 48)):
+        if mode == "stretch":
+            spacing = 1.0
+        text, at = tokens(2, count), (torch.arange(count) * spacing)[None].double()
+        at = at.long() if mode == "subset" else at
+        expected = plain(text, positions=Positions(at, at)).logits
+        torch.testing.assert_close(model(text, use_cache=False).logits, expected)
+        if count < 32:  # no length is declared
+            generated = model.generate(text, max_new_tokens=3, do_sample=False, pad_token_id=0)
+            longer = model(generated[:, :-1], use_cache=False).logits[:, count - 1 :].argmax(-1)
+            assert torch.equal(generated[:, count:], longer)
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])
+@torch.no_grad()
+def test_relative_times_change_an_encoding_or_are_refused(name):
+    """Not silently without effect."""
+    encoder = stirred_encoder(name)
+    x, at = torch.randn(1, 6, 16, dtype=torch.double), positions_for(encoder.position, 6)
+    spread = torch.tensor([[1, 2, 5, 6, 9, 14]])
+    try:
+        check_times(Times("subset", length=8, max_scale=2.0, relative=True), encoder.position, name)
+    except PositionError:
+        return
+    moved = encoder(x, at.but(query=spread, key=spread, query_time=spread, key_time=spread))
+    assert bool((encoder(x, at) != moved).any())
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from floater.encodings.model import PositionModel
 from floater.flow.choices import is_count
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
-from floater.transformer.times import Times, check_names
+from floater.transformer.times import Times, check_names, placed
 
 
 @dataclass(frozen=True, eq=False)  # a tensor has no single truth value to compare by
@@ -27,9 +27,10 @@ class Reading:
     **Spacing**: token i of a text of N tokens is at the time t_i = i T / max(N0, N). A model trained at
     random times always reads by this rule: T is its horizon, N0 is T for "stretch" and "shift" (tokens are
     one apart as long as they fit) and the training length for "float" and "subset", whose times are spread
-    over all of T. With `interpolate` a model without random times does so, too, with T = N0 = training length
-    (position interpolation, Chen et al. 2023). N is declared, or the length of each text; an encoder-decoder
-    takes the longer side. It must not change once keys are cached, or the encoder has run separately: then it
+    over all of T, for relative encodings, too, if they read times in training. With `interpolate` a model
+    without random times does so, too, with T = N0 = training length (position interpolation, Chen et al.
+    2023). N is declared, or the length of each text; an encoder-decoder takes the longer side. It must not
+    change once keys are cached, or the encoder has run separately: then it
     is N0 unless declared.
 
     **Grouped distances**: a distance d above w counts as w + (d - w) / G, rounded down for whole positions
@@ -249,7 +250,7 @@ def spaced(
         )
         raise PositionError(
             f"a text has {count} tokens, but {limit_source} {most_tokens}; declare the longest it may become "
-            "with reading=Reading(length=N) from its first pass on"
+            "with reading={'length': N} from its first pass on"
         )
     spread = limit.clamp(min=least)
     whole = times is not None and times.mode == "subset"
@@ -271,8 +272,10 @@ def spaced(
         wide = wide_dtype(at.device)
         return at.to(wide) * (most / over.to(wide))
 
+    distances = times is not None and times.spreads
     return tuple(
-        positions.but(query_time=time(positions.query), key_time=time(positions.key)) for positions in several
+        placed(positions, time(positions.query), time(positions.key), distances=distances)
+        for positions in several
     )
 
 

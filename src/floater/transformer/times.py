@@ -33,7 +33,7 @@ class Times:
     - "stretch": t_i = s + e i; log e is uniform in [0, log max_scale] as far as e n fits into T, s in
       [0, T - e n]. Spacing stays even, and the ratio of the lengths of source and target is unchanged.
     - "shift": t_i = s + i, s a whole number, uniform in [0, T - n] (Kiyono et al. 2021, SHAPE).
-    - "float": n uniform samples from [0, T), sorted (Random Float Sampling, 2602.14050).
+    - "float": n uniform samples from [0, T), sorted (Shimizu et al. 2026, Random Float Sampling).
     - "subset": n of the whole numbers below T, sorted, without replacement (Ruoss et al. 2023, randomized
       positional encodings).
 
@@ -44,8 +44,10 @@ class Times:
         length: training length in tokens.
         max_scale: horizon over training length, at least 1.
         shift: False begins at time 0 ("stretch").
-        relative: whether relative encodings read the times, too, so that they meet distances up to max_scale
-            times those of training ("stretch"; reading is at the true distances).
+        relative: whether relative encodings read the times, too, so that they meet distances up to the
+            horizon. Options in tokens, such as a clip, count times then. Reading is at the true distances
+            for "stretch", and at those of evenly spaced times for "float" and "subset", whose spacing is
+            rarely one in training; "shift" changes no distance.
         each: whether each sample of a batch has its own s, uniform in [0, T - n] for its own n ("shift"), as
             in learned positions with random offsets (Huang et al. 2025).
 
@@ -76,11 +78,8 @@ class Times:
         if not self.shift and self.mode != "stretch":
             raise PositionError(f"times.shift is False; only mode 'stretch' goes without, not {self.mode!r}")
         one_of("times.relative", self.relative, (True, False))
-        if self.relative and self.mode != "stretch":
-            raise PositionError(
-                f"times.relative is True; it goes with mode 'stretch', not with {self.mode!r}"
-            )
-
+        if self.relative and self.mode == "shift":
+            raise PositionError("times.relative is True; mode 'shift' changes no distance, so leave it out")
         one_of("times.each", self.each, (True, False))
         if self.each and self.mode != "shift":
             raise PositionError(f"times.each is True; it goes with mode 'shift', not with {self.mode!r}")
@@ -117,6 +116,11 @@ class Times:
     def least(self) -> int:
         """Return the shortest length whose reading fills the horizon: shorter texts are spaced like it."""
         return self.horizon if self.mode in _AFFINE else self.length
+
+    @property
+    def spreads(self) -> bool:
+        """Return whether relative encodings read times in evaluation, too."""
+        return self.relative and self.mode not in _AFFINE
 
     def sample(self, last: float, real: bool = False) -> Callable[[Tensor], Tensor]:
         """Sample the times of the tokens of one forward pass, from PyTorch's default generator.
@@ -223,19 +227,21 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
                 f"times.relative is True, but '{name}' reads no distances, so nothing would change; relative "
                 "encodings, such as 'floater_relative' and 'alibi', do"
             )
-        if "real" in position.card.exceptions:
+        if position.max_positions is not None and position.max_positions < times.horizon:
             raise PositionError(
-                f"times.relative is True, but '{name}' is defined at whole distances only; leave it out"
+                f"times.relative is True, but '{name}' ends after {position.max_positions} positions, and "
+                f"times reach {times.horizon}"
             )
     elif not position.reads_times:
         raise PositionError(
             f"times.mode is {times.mode!r}, but '{name}' reads no times, so nothing would change; "
             "encodings of absolute positions, such as 'floater' and 'sinusoidal', do"
         )
-    if "real" in position.card.exceptions and times.mode not in _WHOLE:
+    valid = ("subset",) if times.relative else _WHOLE
+    if "real" in position.card.exceptions and times.mode not in valid:
         raise PositionError(
             f"times.mode is {times.mode!r}, but '{name}' is defined at whole times only; valid: "
-            f"{', '.join(map(repr, _WHOLE))}"
+            f"{', '.join(map(repr, valid))}"
         )
 
 
@@ -270,12 +276,16 @@ def randomised(times: Times, *several: Positions, batch: int = 1) -> tuple[Posit
         )
     sample = times.sample(max(float(at.max()) for at in filled), real)
 
-    def at(positions: Positions) -> Positions:
-        query, key = sample(positions.query), sample(positions.key)
-        changed = {"query_time": query, "key_time": key}
-        return positions.but(**changed, **({"query": query, "key": key} if times.relative else {}))
+    return tuple(
+        placed(positions, sample(positions.query), sample(positions.key), distances=times.relative)
+        for positions in several
+    )
 
-    return tuple(map(at, several))
+
+def placed(positions: Positions, query: Tensor, key: Tensor, *, distances: bool) -> Positions:
+    """Return positions at times, which relative encodings read, too, if `distances` are those of times."""
+    changed = {"query_time": query, "key_time": key}
+    return positions.but(**changed, **({"query": query, "key": key} if distances else {}))
 
 
 def _ends(positions: Positions, batch: int) -> Tensor:

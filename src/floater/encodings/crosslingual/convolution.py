@@ -50,6 +50,7 @@ class Convolution(PositionModel):
             "documents": "a convolution reads over the ends of documents",
         },
     )
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, kernel: int = 3) -> None:
         super().__init__(spec)

@@ -81,6 +81,7 @@ class DiSAN(PositionModel):
             differs={"unbound": "it serves any length but distinguishes directions, not distances"},
         ),
     )
+    derives_positions = True
 
     def __init__(self, spec: StackSpec, *, direction: str | None = None) -> None:
         super().__init__(spec)

@@ -47,6 +47,7 @@ class Forgetting(PositionModel):
         equation="q_t k_s / sqrt(d_h) + sum_{l=s+1}^t log sigmoid(w x_l + b)",
         parameters="l * h * (d + 1)",
     )
+    derives_positions = True
 
     stage = Stage.APPEND
     reads_content = False

@@ -68,6 +68,7 @@ class Path(PositionModel):
         equation="q_t (prod_{l=s+1}^t (I - beta_l w_l w_l^T)) k_s / sqrt(d_h), beta_l and w_l of token l",
         parameters="l * (2 * rank * d + kernel * d + h * (d + 1))",
     )
+    derives_positions = True
 
     stage = Stage.APPEND
 

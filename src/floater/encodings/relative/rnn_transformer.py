@@ -58,6 +58,7 @@ class RNNTransformer(PositionModel):
             "documents": "a GRU reads over the ends of documents",
         },
     )
+    derives_positions = True
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)
