@@ -37,11 +37,18 @@ def names(trials: Grid) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::floater.lab.tasks.translation.CutTranslation")
 def test_each_model_is_trained_further_with_its_best_label(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = settings(tmp_path / "study", **TUNED)
     inline = run_inline(monkeypatch)
+    caplog.set_level("INFO")
     results = run.study(asked)
+    counts = [record.message for record in caplog.records if "trials" in record.message]
+    assert counts[0].startswith("4 trials to run, then 2 with what these choose, ")
+    assert [text.split("(")[-1] for text in counts if "finished (" in text] == [
+        *(f"{count} of 6 trials)" for count in (1, 2, 3, 4)),
+        *(f"{count} of 2 trials)" for count in (1, 2)),
+    ]
     first = [f"{model}-{rate}-1" for model in ("none", "sinusoidal") for rate in RATES]
     assert inline.started == [*first, "none-1e-2-2", "sinusoidal-1e-2-2"]
     assert [variant.name for variant in results.grid.variants] == ["none-1e-2", "sinusoidal-1e-2"]

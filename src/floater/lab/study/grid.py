@@ -17,7 +17,7 @@ from floater.lab.settings import SettingsError, dump, make
 from floater.lab.study import short_to_long
 from floater.lab.study.analyses import KINDS, load_subject
 from floater.lab.study.settings import StudySettings, repeated
-from floater.lab.study.tuning import Tried, tried, with_seeds
+from floater.lab.study.tuning import Tried, is_open, tried, with_seeds
 from floater.lab.study.variants import PLAN, TRIALS, Trial, Variant
 from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
@@ -51,6 +51,7 @@ class Grid:
         keep_models: whether a finished trial keeps the weights of its model.
         task: task of the trials.
         tried: the labels of the tuned axis that were tried, by the variant's name without them.
+        later: the trials that follow once labels are chosen, with the first label in place of the chosen one.
     """
 
     folder: Path
@@ -61,6 +62,7 @@ class Grid:
     keep_models: bool = True
     task: Task | None = None
     tried: Mapping[str, Mapping[str, Tried]] = field(default_factory=dict)
+    later: Sequence[Trial] = ()
 
     def write(self, threads: int, processes: int = 1) -> None:
         """Write the configuration of every trial, and the arguments of its process."""
@@ -155,7 +157,12 @@ def tuned(whole: Grid, by: str, *, retry: bool = False) -> Grid:
         for trial in whole.trials
         if (variant := variants.get(trial.variant.name)) and trial.seed in variant.seeds
     ]
-    return replace(whole, variants=[*variants.values()], trials=trials, tried=labels)
+    seeds = {variant.name: variant.seeds[1:] for variant in with_seeds(whole.variants, None)}
+    waiting = {key for key, each in labels.items() if is_open(each)}
+    later = [
+        each for each in whole.trials if each.variant.key in waiting and each.seed in seeds[each.variant.name]
+    ]
+    return replace(whole, variants=[*variants.values()], trials=trials, tried=labels, later=later)
 
 
 def planned(settings: StudySettings, origin: str) -> Grid:

@@ -35,17 +35,18 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     """
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
+    total = len(grid.trials) + len(grid.later)
     if finished:
-        logger.info("%s of %s trials are finished", len(finished), len(grid.trials))
+        logger.info("%s of %s trials are finished", len(finished), total)
     if waiting:
-        disk = check_disk(grid, waiting, launcher.slots)
-        logger.info(
-            "%s trials to run, %s at a time; %s; %s", len(waiting), launcher.slots, plan(grid, launcher), disk
-        )
+        disk = check_disk(grid, [*waiting, *grid.later], launcher.slots)
+        count = f"{len(waiting)} trials to run"
+        count += f", then {len(grid.later)} with what these choose" * bool(grid.later)
+        logger.info("%s, %s at a time; %s; %s", count, launcher.slots, plan(grid, launcher), disk)
     ended = set(finished)
     running: dict[str, tuple[Trial, Started]] = {}
-    bar = _bar(grid.trials, waiting)
-    time_left = TimeLeft(len(grid.trials), bar.n, every=MINUTE if bar.disable else math.inf)
+    bar = _bar(grid.trials, waiting, total)
+    time_left = TimeLeft(total, bar.n, every=MINUTE if bar.disable else math.inf)
     try:
         while waiting or running:
             ready = [trial for trial in waiting if trial.after is None or trial.after in ended]
@@ -69,7 +70,7 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
                     with suppress(OSError):
                         write_whole(trial.error, last_error(trial))
                 how = f"failed: {last_error(trial)}" if code else "finished"
-                logger.info("%s: %s (%s of %s trials)", name, how, len(ended), len(grid.trials))
+                logger.info("%s: %s (%s of %s trials)", name, how, len(ended), total)
             done = sum(1.0 if trial.name in ended else fraction(trial.run) for trial in grid.trials)
             time_left.log(done)
             _move(bar, done)
@@ -99,12 +100,12 @@ def _end(running: Sequence[tuple[Trial, Started]]) -> None:
             trial.error.unlink(missing_ok=True)  # it did not fail: it resumes with the study
 
 
-def _bar(trials: Sequence[Trial], waiting: Sequence[Trial]) -> Any:
+def _bar(trials: Sequence[Trial], waiting: Sequence[Trial], total: int) -> Any:
     """Return a progress bar that counts trials and fractions of them, and estimates the time left."""
     there = sum(1.0 if trial not in waiting else fraction(trial.run) for trial in trials)
     shape = "{l_bar}{bar}| {n:.2f}/{total} trials [{elapsed}, left {remaining}]"
     look = {"bar_format": shape, "smoothing": 0, "dynamic_ncols": True, "disable": None}  # on terminals only
-    return tqdm(total=len(trials), initial=there, **look)
+    return tqdm(total=total, initial=there, **look)
 
 
 def _move(bar: Any, now: float) -> None:

@@ -79,10 +79,15 @@ def best(labels: Mapping[str, Tried]) -> str | None:
         >>> best(labels), best(labels | {"1": Tried("exact")})
         ('4e-3', None)
     """
-    if any(each.score is None and not each.error for each in labels.values()):
+    if is_open(labels):
         return None
     label = min(labels, key=lambda name: labels[name].rank)
     return None if labels[label].rank[0] == math.inf else label
+
+
+def is_open(labels: Mapping[str, Tried]) -> bool:
+    """Return whether a trial has not ended that the choice among labels waits for."""
+    return any(each.score is None and not each.error for each in labels.values())
 
 
 def with_seeds(
