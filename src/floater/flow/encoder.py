@@ -20,13 +20,13 @@ from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
 from floater.flow.compiled import number, opaque
 from floater.flow.dynamics import check_module
-from floater.flow.errors import FlowDiverged, FlowError, SpanTooLong
+from floater.flow.errors import FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import FIXED_STEP_METHODS
 from floater.flow.sharing import SharedSolve
 from floater.flow.solve import COLLOCATION, PAPER_STEPS, check_options, solve
 from floater.flow.vector_fields import ScaledField
-from floater.flow.vectors import FlowVectors, check_positions, distinct
+from floater.flow.vectors import FlowVectors, check_norms, checked, distinct
 
 # Steps in which the span of a learned time scale grows: a new mesh every 5 %, and at most 5 % too much of it.
 _STRIDE = 1.05
@@ -171,8 +171,7 @@ class FlowEncoder(nn.Module):
             return self._traced(positions, below)
         if below is not None and isinstance(positions, Tensor) and positions.device.type != "cpu":
             return self.forward(torch.arange(below)[None]).picked(positions)
-        positions = _on_cpu(positions)
-        check_positions(positions)
+        positions = checked(positions)
         if self._baked and self.training and torch.is_grad_enabled() and self._learns:
             raise RuntimeError(
                 "a baked flow gives no gradients: call unbake() before training, or requires_grad_(False)"
@@ -268,8 +267,7 @@ class FlowEncoder(nn.Module):
             ValueError: if the positions are not two-dimensional, or one is negative or not finite.
             FlowError: if the solve fails.
         """
-        positions = _on_cpu(positions)
-        check_positions(positions)
+        positions = checked(positions)
         with self._validated():
             return self._looked_up(positions, ahead=True)
 
@@ -407,7 +405,7 @@ class FlowEncoder(nn.Module):
         def solved(until: float) -> Solution:
             solution = solve_dense(self.field, start, until, **options)
             times = torch.tensor([t for t in solution.edges if t <= until])
-            _check_norms(solution.edge_values[: len(times)].to(start.dtype), times, state.largest)
+            check_norms(solution.edge_values[: len(times)].to(start.dtype), times, state.largest)
             return solution
 
         if ahead and self._baked:
@@ -432,7 +430,7 @@ class FlowEncoder(nn.Module):
         times, state = wanted * unit, self._state()
         state.largest = math.inf
         vectors = solve(field, p, times, begin=begin * unit, state=state, **self.solver)
-        _check_norms(vectors, times, state.largest)
+        check_norms(vectors, times, state.largest)
         return vectors
 
     def _state(self) -> SolverState:
@@ -495,23 +493,3 @@ class FlowEncoder(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, blocks={self.blocks}, names={self.names}, delta={self.delta}"
-
-
-def _check_norms(vectors: Tensor, times: Tensor, largest: float) -> None:
-    """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them.
-
-    Norms up to a bound `largest` that is small enough are not read, as this would wait for their device.
-    """
-    if largest**2 < torch.finfo(vectors.dtype).max:
-        return
-    fits = vectors.detach().square().sum(-1).isfinite().flatten(1).all(1)
-    if not bool(fits.all()):
-        first = float(times.detach()[int((~fits).nonzero()[0])])
-        raise FlowDiverged(first, f"the squared norm of p is too large for {vectors.dtype}")
-
-
-def _on_cpu(positions: Tensor) -> Tensor:
-    """Move positions to the CPU, unless they need gradients: a GPU is then synchronised once."""
-    if not isinstance(positions, Tensor):
-        raise TypeError(f"positions must be a tensor (N, T), got {type(positions).__name__}")
-    return positions if positions.requires_grad else positions.to("cpu")

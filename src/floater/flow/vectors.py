@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.flow.collocation.solution import Samples
+from floater.flow.errors import FlowDiverged
 from floater.flow.precision import full_precision, wide_dtype
 
 
@@ -101,22 +102,54 @@ class FlowVectors:
         return F.embedding(self.index, row).to(self.dtype)
 
 
-def check_positions(positions: Tensor) -> None:
-    """Check that positions are (N, T), not empty, finite and not negative.
+def checked(positions: Tensor) -> Tensor:
+    """Return positions on the CPU, after a check that they are (N, T), not empty, finite and not negative.
+
+    Those that need gradients stay where they are: a GPU is synchronised once for the others.
 
     Raises:
-        ValueError: if they are not.
+        TypeError: if they are no tensor.
+        ValueError: if a check fails.
 
     Example:
-        >>> check_positions(torch.tensor([[0.0, -0.5]]))
+        >>> checked(torch.tensor([[0.0, -0.5]]))
         Traceback (most recent call last):
         ValueError: positions must be finite and not negative, got -0.5
     """
+    if not isinstance(positions, Tensor):
+        raise TypeError(f"positions must be a tensor (N, T), got {type(positions).__name__}")
+    positions = positions if positions.requires_grad else positions.to("cpu")
     if positions.dim() != 2 or positions.numel() == 0:
         raise ValueError(f"positions must be (N, T) and not empty, got shape {tuple(positions.shape)}")
     low, high = torch.stack(positions.detach().aminmax()).tolist()
     if not (low >= 0 and high < math.inf):
         raise ValueError(f"positions must be finite and not negative, got {high if low >= 0 else low:g}")
+    return positions
+
+
+def check_norms(vectors: Tensor, times: Tensor, largest: float) -> None:
+    """Refuse vectors (U, rows, dim) whose squared norm overflows: attention would compute NaN with them.
+
+    Args:
+        vectors: the vectors.
+        times: (U,) their times, for the message.
+        largest: a bound of their norms. If it is small enough they are not read, as this would wait for
+            their device.
+
+    Raises:
+        FlowDiverged: if a squared norm overflows.
+
+    Example:
+        >>> check_norms(torch.full((1, 1, 2), 1e20), torch.tensor([0.5]), largest=math.inf)
+        Traceback (most recent call last):
+        floater.flow.errors.FlowDiverged: the flow diverged at t = 0.5 (the squared norm of p is too ...
+    """
+    if largest**2 < torch.finfo(vectors.dtype).max:
+        return
+    fits = vectors.detach().square().sum(-1).isfinite().flatten(1).all(1)
+    if not bool(fits.all()):
+        first = float(times.detach()[int((~fits).nonzero()[0])])
+        raise FlowDiverged(first, f"the squared norm of p is too large for {vectors.dtype}")
 
 
 def distinct(positions: Tensor) -> tuple[Tensor, Tensor | slice]:
