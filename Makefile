@@ -57,6 +57,7 @@ docs: .venv/installed
 	$(BIN)/python docs/protocol.py
 	$(BIN)/python docs/few_data.py
 	$(BIN)/python docs/clock.py
+	$(BIN)/python docs/nine_problems.py
 	$(BIN)/python docs/certified.py
 	$(BIN)/python docs/fullsize.py
 	$(BIN)/python docs/tables.py

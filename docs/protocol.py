@@ -139,8 +139,13 @@ def paired_tests(sides: Mapping[Key, tuple[BySeed, BySeed]]) -> dict[Key, tuple[
     }
     ps = {key: p for key, values in differences.items() if (p := paired_t_p(values)) is not None}
     corrected = dict(zip(ps, holm([*ps.values()]), strict=True))
-    shown = {key: "< 0.001" if p < 0.001 else f"{p:.3f}" for key, p in corrected.items()}
+    shown = {key: shown_p(p) for key, p in corrected.items()}
     return {key: (spread(values, 1), shown.get(key, "")) for key, values in differences.items()}
+
+
+def shown_p(p: float) -> str:
+    """Return a p value as the tables show it."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _scores(trials: Trials, name: str, lows: list[int]) -> BySeed:

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import far
 import few_data
+import nine_problems
 import protocol
 
 EXAMPLES = sorted(far.HERE.glob("*/*.npz"))
@@ -144,3 +145,52 @@ def test_few_data_has_the_tests_of_its_plan(tmp_path: Path) -> None:
     assert rows[5][columns["p, to 16"]] == f"{many:.3f}"
     assert rows[5][columns["flow better by, 17–32"]] == "20.0 ± 0.0"
     assert [rows[i][columns["p, 17–32"]] for i in (3, 5)] == ["1.000", "< 0.001"]
+
+
+def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
+    """Against scipy's test of Welch, with Holm's factors over all encodings and problems."""
+    from scipy.stats import ttest_ind
+
+    draws = np.random.default_rng(0).normal(0, 3, (4, 2, 5))
+    names = ("rotary-clock", "floater_relative-clock", "floater_relative", "path")
+    means = {"s3": (90, 80, 60, 93), "sort": (50, 49, 48, 47)}
+    rows = [
+        (
+            f"{name}-{problem}-1e-3",
+            seed,
+            "lengths",
+            metric,
+            low,
+            means[problem][i] + draws[i, j, k] - low / 41,
+        )
+        for low in (0, 21, 41)
+        for i, name in enumerate(names)
+        for j, problem in enumerate(means)
+        for k, seed in enumerate((41, 42, 43, 44, 45))
+        for metric in ("exact", "token")
+    ]
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("model", "seed", "test", "metric", "low", "score"), *rows])
+    of = nine_problems.scores(tmp_path / "scores.csv", 21)
+    values = means["s3"][0] + draws[0, 0] - 21 / 41
+    np.testing.assert_allclose(of["rotary-clock", "s3"], values)
+
+    def p(one: str, other: str, problem: str) -> float:
+        return float(ttest_ind(of[one, problem], of[other, problem], equal_var=False).pvalue)
+
+    every = {(name, problem): p("rotary-clock", name, problem) for name in names[1:] for problem in means}
+    ranks = {key: rank for rank, key in enumerate(sorted(every, key=every.get))}
+    corrected = nine_problems.main_test(of)
+    largest = 0.0
+    for key in ranks:
+        largest = max(largest, min(1.0, every[key] * (6 - ranks[key])))
+        assert corrected[key] == pytest.approx(largest)
+    table = [line.strip("| ").split(" | ") for line in nine_problems.goal(of).splitlines()[2:]]
+    assert [row[2] for row in table] == [
+        "`path`",
+        f"`{max(names[1:], key=lambda n: np.mean(of[n, 'sort']))}`",
+    ]
+    flow = nine_problems.with_and_without(of).splitlines()[2].strip("| ").split(" | ")
+    two = [p("floater_relative-clock", "floater_relative", problem) for problem in means]
+    assert flow[-1] == nine_problems.shown_p(min(1.0, two[0] * (2 if two[0] == min(two) else 1)))
+    assert f"**{far.spread(of['path', 's3'], 1)}**" in nine_problems.by_problem(of)

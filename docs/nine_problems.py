@@ -1,0 +1,113 @@
+"""Write the tables of the nine problems into clock.md from docs/clock/nine_problems.csv: `make docs`.
+
+The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean
+
+from far import spread
+from protocol import shown_p
+from tables import read, table, write_parts
+
+from floater.lab.study.significance import holm, welch_p
+
+HERE = Path(__file__).parent
+CLOCK, WITH_CLOCK, WITHOUT = "rotary-clock", "floater_relative-clock", "floater_relative"
+PROBLEMS = "parity", "dyck", "flip_flop", "counting", "s3", "s5", "recall", "reverse", "sort"
+BINS = {0: "to 20", 21: "21 to 40", 41: "41 to 80"}
+"""Numbers of units by their lower bound in the file."""
+MAIN = 21
+Scores = dict[tuple[str, str], list[float]]
+"""Exact matches of the seeds, by encoding and problem."""
+
+
+def scores(file: Path, low: int) -> Scores:
+    """Return the scores of a bin of lengths."""
+    by_variant: Scores = {}
+    for row in read(file):
+        if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
+            match = re.fullmatch(rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d", row["model"])
+            name, problem = match.groups()  # type: ignore[union-attr]
+            by_variant.setdefault((name, problem), []).append(float(row["score"]))
+    return by_variant
+
+
+def corrected(
+    of: Scores, pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]]
+) -> dict[tuple[str, str], float]:
+    """Return the p values of Welch's tests after Holm's correction over all pairs, by the second of each.
+
+    >>> of = {("a", "s3"): [1.0, 1.0], ("b", "s3"): [1.0, 1.0], ("c", "s3"): [0.0, 0.0]}
+    >>> corrected(of, [(("a", "s3"), ("b", "s3")), (("a", "s3"), ("c", "s3"))])
+    {('b', 's3'): 1.0, ('c', 's3'): 0.0}
+    """
+    ps = {other: p for one, other in pairs if (p := welch_p(of[one], of[other])) is not None}
+    return dict(zip(ps, holm([*ps.values()]), strict=True))
+
+
+def main_test(of: Scores) -> dict[tuple[str, str], float]:
+    """Return p of `rotary-clock` and each other encoding on each problem."""
+    return corrected(of, (((CLOCK, problem), (name, problem)) for name, problem in of if name != CLOCK))
+
+
+def by_problem(of: Scores) -> str:
+    """Return means and deviations, a row for each encoding; the best mean of a problem is bold."""
+    problems = [problem for problem in PROBLEMS if any(problem == each for _, each in of)]
+    best = {problem: max(mean(of[key]) for key in of if key[1] == problem) for problem in problems}
+    lines = []
+    for name in dict.fromkeys(name for name, _ in of):
+        line = {"encoding": f"`{name}`"}
+        for problem in problems:
+            values = of.get((name, problem), [])
+            text = spread(values, 1) if values else ""
+            line[problem] = f"**{text}**" if values and mean(values) == best[problem] else text
+        lines.append(line)
+    return table(lines)
+
+
+def goal(of: Scores) -> str:
+    """Return for each problem the best encoding, and by how much `rotary-clock` is worse."""
+    p = main_test(of)
+    lines = []
+    for problem in (each for each in PROBLEMS if (CLOCK, each) in of):
+        ours = mean(of[CLOCK, problem])
+        key = max((key for key in of if key[1] == problem and key[0] != CLOCK), key=lambda key: mean(of[key]))
+        line = {"problem": problem, f"`{CLOCK}`": f"{ours:.1f}", "best other": f"`{key[0]}`"}
+        line |= {"score": f"{mean(of[key]):.1f}", "p": shown_p(p[key]) if key in p else ""}
+        lines.append(line)
+    return table(lines)
+
+
+def with_and_without(of: Scores) -> str:
+    """Return the scores of `floater_relative` with the clock and without it."""
+    problems = [problem for problem in PROBLEMS if {(WITH_CLOCK, problem), (WITHOUT, problem)} <= of.keys()]
+    p = corrected(of, (((WITH_CLOCK, problem), (WITHOUT, problem)) for problem in problems))
+    lines = [
+        {
+            "problem": problem,
+            **{f"`{name}`": spread(of[name, problem], 1) for name in (WITH_CLOCK, WITHOUT)},
+            "p": shown_p(p[WITHOUT, problem]) if (WITHOUT, problem) in p else "",
+        }
+        for problem in problems
+    ]
+    return table(lines)
+
+
+def main() -> None:
+    """Write the tables into the page, once there are scores."""
+    file = HERE / "clock" / "nine_problems.csv"
+    if not file.is_file():
+        return
+    of = {low: scores(file, low) for low in BINS}
+    parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
+    parts |= {"nine problems goal": goal(of[MAIN]), "nine problems flow": with_and_without(of[MAIN])}
+    write_parts(HERE / "clock.md", parts)
+
+
+if __name__ == "__main__":
+    main()
