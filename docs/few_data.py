@@ -15,6 +15,8 @@ from tables import read, table, write_parts
 HERE = Path(__file__).parent
 BINS = {0: "to 16", 17: "17–32"}
 """Lengths by their lower bound in the file; each has its own tests."""
+COMPARISONS = 18
+"""Those of a bin: six rivals of the flow with each of three numbers of examples."""
 Scores = dict[tuple[str, str], BySeed]
 """Exact matches by seed, by variant and number of examples."""
 
@@ -34,8 +36,9 @@ def few_data(file: Path) -> str:
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for low, title in BINS.items():
         by_variant = scores(file, low)
-        rivals = (key for key in by_variant if key[0] != FLOW)
-        tests = paired_tests({key: (by_variant[FLOW, key[1]], by_variant[key]) for key in rivals})
+        rivals = {key: by_variant[key] for key in by_variant if key[0] != FLOW}
+        sides = {key: (by_variant.get((FLOW, key[1]), {}), theirs) for key, theirs in rivals.items()}
+        tests = paired_tests(sides, family=COMPARISONS)
         for (name, examples), by_seed in by_variant.items():
             line = lines.setdefault((name, examples), {"examples": examples, "encoding": f"`{name}`"})
             line[title] = spread([*by_seed.values()], 1)

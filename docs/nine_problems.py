@@ -11,18 +11,21 @@ from pathlib import Path
 from statistics import mean
 
 from far import spread
-from protocol import shown_p
+from protocol import holm_corrected, shown_p
 from tables import read, table, write_parts
 
-from floater.lab.study.significance import holm, welch_p
+from floater.lab.study.significance import welch_p
 
 HERE = Path(__file__).parent
 CLOCK, WITH_CLOCK, WITHOUT = "rotary-clock", "floater_relative-clock", "floater_relative"
 PROBLEMS = "parity", "dyck", "flip_flop", "counting", "s3", "s5", "recall", "reverse", "sort"
 BINS = {0: "to 20", 21: "21 to 40", 41: "41 to 80"}
 """Numbers of units by their lower bound in the file."""
-MAIN = 21
-Scores = dict[tuple[str, str], list[float]]
+MAIN, LEVEL = 21, 0.05
+COMPARISONS = 12 * len(PROBLEMS)
+"""Those of `rotary-clock` and the twelve other encodings."""
+Key = tuple[str, str]
+Scores = dict[Key, list[float]]
 """Exact matches of the seeds, by encoding and problem."""
 
 
@@ -37,22 +40,20 @@ def scores(file: Path, low: int) -> Scores:
     return by_variant
 
 
-def corrected(
-    of: Scores, pairs: Iterable[tuple[tuple[str, str], tuple[str, str]]]
-) -> dict[tuple[str, str], float]:
-    """Return the p values of Welch's tests after Holm's correction over all pairs, by the second of each.
+def corrected(of: Scores, pairs: Iterable[tuple[Key, Key]], *, family: int) -> dict[Key, float]:
+    """Return p of Welch's tests of those pairs that were run, by the second of each, after Holm's correction.
 
     >>> of = {("a", "s3"): [1.0, 1.0], ("b", "s3"): [1.0, 1.0], ("c", "s3"): [0.0, 0.0]}
-    >>> corrected(of, [(("a", "s3"), ("b", "s3")), (("a", "s3"), ("c", "s3"))])
+    >>> corrected(of, [(("a", "s3"), ("b", "s3")), (("a", "s3"), ("c", "s3"))], family=2)
     {('b', 's3'): 1.0, ('c', 's3'): 0.0}
     """
-    ps = {other: p for one, other in pairs if (p := welch_p(of[one], of[other])) is not None}
-    return dict(zip(ps, holm([*ps.values()]), strict=True))
+    tested = ((other, welch_p(of[one], of[other])) for one, other in pairs if {one, other} <= of.keys())
+    return holm_corrected({other: p for other, p in tested if p is not None}, family)
 
 
-def main_test(of: Scores) -> dict[tuple[str, str], float]:
+def main_test(of: Scores) -> dict[Key, float]:
     """Return p of `rotary-clock` and each other encoding on each problem."""
-    return corrected(of, (((CLOCK, problem), (name, problem)) for name, problem in of if name != CLOCK))
+    return corrected(of, (((CLOCK, key[1]), key) for key in of if key[0] != CLOCK), family=COMPARISONS)
 
 
 def by_problem(of: Scores) -> str:
@@ -70,15 +71,30 @@ def by_problem(of: Scores) -> str:
     return table(lines)
 
 
+def against_others(of: Scores) -> str:
+    """Return by how much `rotary-clock` is better than each other encoding on each problem, and p."""
+    p = main_test(of)
+    lines = []
+    for name in dict.fromkeys(name for name, _ in of if name != CLOCK):
+        line = {"better than": f"`{name}`"}
+        for problem in (each for each in PROBLEMS if (CLOCK, each) in of):
+            theirs = of.get((name, problem))
+            difference = f"{mean(of[CLOCK, problem]) - mean(theirs):.1f}" if theirs else ""
+            line[problem] = difference + (f", p {shown_p(p[name, problem])}" if (name, problem) in p else "")
+        lines.append(line)
+    return table(lines)
+
+
 def goal(of: Scores) -> str:
-    """Return for each problem the best encoding, and by how much `rotary-clock` is worse."""
+    """Return for each problem the best encoding, and whether `rotary-clock` is significantly worse."""
     p = main_test(of)
     lines = []
     for problem in (each for each in PROBLEMS if (CLOCK, each) in of):
-        ours = mean(of[CLOCK, problem])
-        key = max((key for key in of if key[1] == problem and key[0] != CLOCK), key=lambda key: mean(of[key]))
-        line = {"problem": problem, f"`{CLOCK}`": f"{ours:.1f}", "best other": f"`{key[0]}`"}
-        line |= {"score": f"{mean(of[key]):.1f}", "p": shown_p(p[key]) if key in p else ""}
+        best = max((key for key in of if key[1] == problem), key=lambda key: mean(of[key]))
+        line = {"problem": problem, "best": f"`{best[0]}`", "its score": f"{mean(of[best]):.1f}"}
+        line[f"`{CLOCK}`"] = f"{mean(of[CLOCK, problem]):.1f}"
+        met = best[0] == CLOCK or (best in p and p[best] >= LEVEL)
+        line["significantly worse"] = "no" if met else "yes" if best in p else "not tested"
         lines.append(line)
     return table(lines)
 
@@ -86,7 +102,8 @@ def goal(of: Scores) -> str:
 def with_and_without(of: Scores) -> str:
     """Return the scores of `floater_relative` with the clock and without it."""
     problems = [problem for problem in PROBLEMS if {(WITH_CLOCK, problem), (WITHOUT, problem)} <= of.keys()]
-    p = corrected(of, (((WITH_CLOCK, problem), (WITHOUT, problem)) for problem in problems))
+    pairs = (((WITH_CLOCK, problem), (WITHOUT, problem)) for problem in problems)
+    p = corrected(of, pairs, family=len(PROBLEMS))
     lines = [
         {
             "problem": problem,
@@ -105,7 +122,11 @@ def main() -> None:
         return
     of = {low: scores(file, low) for low in BINS}
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
-    parts |= {"nine problems goal": goal(of[MAIN]), "nine problems flow": with_and_without(of[MAIN])}
+    parts |= {
+        "nine problems tests": against_others(of[MAIN]),
+        "nine problems goal": goal(of[MAIN]),
+        "nine problems flow": with_and_without(of[MAIN]),
+    }
     write_parts(HERE / "clock.md", parts)
 
 

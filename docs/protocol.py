@@ -23,6 +23,8 @@ LEARNED, UNLEARNED = (FLOW, "distance_mlp", "dynamic_bias"), ("t5", "kerple", "a
 """The two sides of the second question."""
 RATES, SEEDS = ("1e-3", "2e-3", "4e-3"), (21, 22, 23, 24, 25)
 CHOOSING = SEEDS[0]
+RIVALS = 9
+"""Comparisons that Holm's correction counts."""
 MORE = 6000
 """Steps of the longest training."""
 BySeed = dict[int, float]
@@ -123,24 +125,33 @@ def compared(trials: Trials, reference: str, lows: list[int]) -> dict[str, tuple
     """Return by how much a variant is better than each rival with the same seeds, and Holm's p."""
     others = (name for name in chosen(trials) if name != reference)
     ours = _scores(trials, reference, lows)
-    return paired_tests({name: (ours, _scores(trials, name, lows)) for name in others})
+    return paired_tests({name: (ours, _scores(trials, name, lows)) for name in others}, family=RIVALS)
 
 
-def paired_tests(sides: Mapping[Key, tuple[BySeed, BySeed]]) -> dict[Key, tuple[str, str]]:
+def paired_tests(sides: Mapping[Key, tuple[BySeed, BySeed]], *, family: int) -> dict[Key, tuple[str, str]]:
     """Return mean and deviation of differences by seed, and p of a paired t-test after Holm's correction.
 
     >>> flow = {21: 90.0, 22: 91.0}
-    >>> paired_tests({"alibi": (flow, {21: 80.0, 22: 80.0}), "none": (flow, {21: 70.0})})
-    {'alibi': ('10.5 ± 0.7', '0.030'), 'none': ('20.0', '')}
+    >>> paired_tests({"alibi": (flow, {21: 80.0, 22: 80.0}), "none": (flow, {21: 70.0})}, family=2)
+    {'alibi': ('10.5 ± 0.7', '0.061'), 'none': ('20.0', '')}
     """
     differences = {
         key: [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
         for key, (ours, theirs) in sides.items()
     }
     ps = {key: p for key, values in differences.items() if (p := paired_t_p(values)) is not None}
-    corrected = dict(zip(ps, holm([*ps.values()]), strict=True))
-    shown = {key: shown_p(p) for key, p in corrected.items()}
+    shown = {key: shown_p(p) for key, p in holm_corrected(ps, family).items()}
     return {key: (spread(values, 1), shown.get(key, "")) for key, values in differences.items()}
+
+
+def holm_corrected(ps: Mapping[Key, float], family: int) -> dict[Key, float]:
+    """Return p values after Holm's correction over all registered comparisons, also those that are not run.
+
+    >>> holm_corrected({"t5": 0.01, "none": 0.02}, family=9)
+    {'t5': 0.09, 'none': 0.16}
+    """
+    every = [*ps.values(), *[1.0] * (family - len(ps))]
+    return dict(zip(ps, holm(every), strict=False))
 
 
 def shown_p(p: float) -> str:

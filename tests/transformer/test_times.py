@@ -146,7 +146,6 @@ def test_what_cannot_be_trained_is_refused():
         ("sinusoidal", "stretch", "times.relative is True, but 'sinusoidal' reads no distances"),
         ("forgetting", "subset", "times.relative is True, but 'forgetting' reads no distances"),
         ("shaw", "stretch", "mode is 'stretch', but 'shaw' is defined at whole times only; valid: 'subset'"),
-        ("dufter_relative", "subset", "'dufter_relative' ends after 32 positions, and times reach 96"),
     ):
         with pytest.raises(PositionError, match=why):
             FloaterModel(config(name, times=times(mode, relative=True)))
@@ -171,7 +170,7 @@ RELATIVE = ("alibi", "rotary", "fire", "t5", "floater_relative", "compose", "tra
 def test_relative_encodings_read_distances_of_times_where_asked(name, mode):
     """A pass in training is the pass at the drawn times."""
     model = build_model(FloaterForCausalLM, name, times=times(mode, relative=True)).double().train()
-    plain = build_model(FloaterForCausalLM, name).double()
+    plain = build_model(FloaterForCausalLM, name, training_length=32 if mode == "stretch" else 96).double()
     plain.load_state_dict(model.state_dict())
     text = tokens(2, 7)
     torch.manual_seed(5)
@@ -188,7 +187,8 @@ def test_relative_encodings_read_distances_of_times_where_asked(name, mode):
 def test_relative_encodings_read_texts_at_distances_of_training(name, mode):
     """True ones after "stretch", where tokens may be one apart in training; else those of even times."""
     model = build_model(FloaterForCausalLM, name, times=times(mode, relative=True)).double().eval()
-    plain = build_model(FloaterForCausalLM, name).double().eval()
+    plain = build_model(FloaterForCausalLM, name, training_length=32 if mode == "stretch" else 96)
+    plain = plain.double().eval()
     plain.load_state_dict(model.state_dict())
     for count, spacing in ((7, 96 / 32), (48, 96 / 48)):
         if mode == "stretch":
@@ -201,6 +201,44 @@ def test_relative_encodings_read_texts_at_distances_of_training(name, mode):
             generated = model.generate(text, max_new_tokens=3, do_sample=False, pad_token_id=0)
             longer = model(generated[:, :-1], use_cache=False).logits[:, count - 1 :].argmax(-1)
             assert torch.equal(generated[:, count:], longer)
+
+
+@torch.no_grad()
+def test_defaults_of_relative_encodings_count_times():
+    """A window of a few tokens, and no clip below the spacing: else all distances but one would be alike."""
+    options = times("subset", relative=True)  # times reach 96, and are 3 apart
+    for name in ("window", "floater_relative"):
+        model = build_model(FloaterForCausalLM, name, times=options).eval()
+        assert model.model.encoder.position.spec.max_length == 96
+        text = tokens(1, 16)
+        changed = torch.cat([tokens(1, 13, seed=1), text[:, 13:]], 1)
+        assert bool((model(text).logits[0, -1] != model(changed).logits[0, -1]).any())
+    assert (
+        build_model(FloaterForCausalLM, "dufter_relative", times=options)
+        .train()(tokens(1, 9))
+        .logits.isfinite()
+        .all()
+    )
+
+
+@torch.no_grad()
+def test_a_clock_at_times_of_each_text():
+    """Rows of a padded source have times of their own, and each is the row alone."""
+    options = times("subset", relative=True)
+    model = build_model(FloaterForConditionalGeneration, "rotary, clock", times=options).eval()
+    source, target = tokens(2, 40), tokens(2, 4, seed=1)
+    mask = torch.ones_like(source)
+    mask[1, 34:] = 0
+    both = model(source, attention_mask=mask, labels=target).logits
+    for row, length in ((0, 40), (1, 34)):
+        alone = model(source[row : row + 1, :length], labels=target[row : row + 1]).logits
+        torch.testing.assert_close(both[row : row + 1], alone)
+
+
+def test_a_clock_without_positions_has_no_relative_times():
+    repo = {"clock": {"rate": "signed", "sum": False, "positions": False}}
+    with pytest.raises(PositionError, match="reads no distances, so nothing would change"):
+        FloaterModel(config("rotary", position_options=repo, times=times("subset", relative=True)))
 
 
 @pytest.mark.parametrize("name", [name for name in catalogue() if catalogue()[name].autoregressive])

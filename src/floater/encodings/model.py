@@ -123,7 +123,7 @@ class PositionModel(nn.Module):
         """Return whether the model reads the times of `Positions` instead of the positions.
 
         By default encodings of absolute positions do, tables at integer times. Relative ones, rotations of
-        queries and keys included, read the true positions: random times would blur the distances.
+        queries and keys included, read the positions, which are those of times only if a model asks for it.
         """
         card = getattr(self, "card", None)  # the identity has none
         derives = self.length_aware or self.derives_positions

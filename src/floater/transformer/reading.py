@@ -26,12 +26,11 @@ class Reading:
 
     **Spacing**: token i of a text of N tokens is at the time t_i = i T / max(N0, N). A model trained at
     random times always reads by this rule: T is its horizon, N0 is T for "stretch" and "shift" (tokens are
-    one apart as long as they fit) and the training length for "float" and "subset", whose times are spread
-    over all of T, for relative encodings, too, if they read times in training. With `interpolate` a model
-    without random times does so, too, with T = N0 = training length (position interpolation, Chen et al.
-    2023). N is declared, or the length of each text; an encoder-decoder takes the longer side. It must not
-    change once keys are cached, or the encoder has run separately: then it
-    is N0 unless declared.
+    one apart as long as they fit) and the training length for "float" and "subset". Relative encodings that
+    read times in training do so here, too, but after "stretch" read true distances. With `interpolate` a
+    model without random times does so, too, with T = N0 = training length (position interpolation, Chen et
+    al. 2023). N is declared, or the length of each text; an encoder-decoder takes the longer side. It must
+    not change once keys are cached, or the encoder has run separately: then it is N0 unless declared.
 
     **Grouped distances**: a distance d above w counts as w + (d - w) / G, rounded down for whole positions
     (Jin et al. 2024, Self-Extend; Su 2023, leaky ReRoPE), in biases of distances.
@@ -153,6 +152,10 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
             "reading.length is given, but no token is spaced by it: the model was trained without random "
             "times, and interpolate is off"
         )
+    if reading.interpolate and config.times is not None:
+        raise PositionError(
+            "reading.interpolate is True, but random times of training space the tokens already; leave it out"
+        )
     if reading.interpolate and not position.reads_times:
         raise PositionError(
             f"reading.interpolate spaces times, but '{name}' reads none; encodings of absolute positions, "
@@ -256,7 +259,8 @@ def spaced(
     whole = times is not None and times.mode == "subset"
     if whole and bool((spread > most).any()):
         raise PositionError(
-            f"a text of {int(spread.max())} tokens has no whole times of its own below the horizon, {most}"
+            f"a text of {int(spread.max())} tokens has no whole times of its own below the horizon, {most}; "
+            "train with a larger times.max_scale, or read shorter texts"
         )
     even = bool((spread == most).all())  # a spacing of one: positions are the times, and stay integers
 

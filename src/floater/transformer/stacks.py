@@ -45,7 +45,8 @@ def position_model(config: FloaterConfig, layers: int, site: Site, *, causal: bo
         dim=config.hidden_size,
         heads=config.num_attention_heads,
         layers=layers,
-        max_length=config.training_length,
+        # where relative encodings read times, in training and in evaluation, lengths are counted in times
+        max_length=times.horizon if times is not None and times.spreads else config.training_length,
         site=site,
         vocabulary=config.vocab_size,
         causal=causal,

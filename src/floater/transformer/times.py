@@ -45,9 +45,9 @@ class Times:
         max_scale: horizon over training length, at least 1.
         shift: False begins at time 0 ("stretch").
         relative: whether relative encodings read the times, too, so that they meet distances up to the
-            horizon. Options in tokens, such as a clip, count times then. Reading is at the true distances
-            for "stretch", and at those of evenly spaced times for "float" and "subset", whose spacing is
-            rarely one in training; "shift" changes no distance.
+            horizon. "float" and "subset" rarely have a spacing of one: reading then is at evenly spaced
+            times, and options in tokens, such as a clip, count times, with defaults for a training length
+            of T. With "stretch" reading is at the true distances. "shift" changes no distance.
         each: whether each sample of a batch has its own s, uniform in [0, T - n] for its own n ("shift"), as
             in learned positions with random offsets (Huang et al. 2025).
 
@@ -226,11 +226,6 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
             raise PositionError(
                 f"times.relative is True, but '{name}' reads no distances, so nothing would change; relative "
                 "encodings, such as 'floater_relative' and 'alibi', do"
-            )
-        if position.max_positions is not None and position.max_positions < times.horizon:
-            raise PositionError(
-                f"times.relative is True, but '{name}' ends after {position.max_positions} positions, and "
-                f"times reach {times.horizon}"
             )
     elif not position.reads_times:
         raise PositionError(

@@ -189,6 +189,7 @@ class Clock(PositionModel):
             why = "a cache holds nothing that the times of vectors could be computed from"
             self.card = replace(self.card, exceptions={**self.card.exceptions, "cache": why})
         self.per, self.rate, self.adds_up, self.positions, self.std = per, rate, sum, positions, std
+        self.derives_positions = self.derives_positions or not (sum or positions)
         pairs = inner.turned // 2 if isinstance(inner, TimedRotation) and per == "pair" else 1
         self.shape = (1 if per == "block" else spec.heads), pairs
         clocks, width = self.shape[0] * pairs, spec.dim if hidden is None else hidden
@@ -237,7 +238,9 @@ class Clock(PositionModel):
         key, kernel = positions.key, 1 if self.convolution is None else self.convolution.shape[1]
         earlier = earlier_tokens(positions, max(kernel, 2))
         previous = earlier[1]
-        before = key.expand(len(previous), -1).gather(1, previous.clamp(min=0))
+        rows = max(len(previous), len(key))
+        previous = previous.expand(rows, -1)
+        before = key.expand(rows, -1).gather(1, previous.clamp(min=0))
         step = torch.where(previous < 0, 0, key - before)
         if positions.key_valid is not None:
             step = step.masked_fill(~positions.key_valid, 0)
