@@ -25,8 +25,8 @@ RATES, SEEDS = ("1e-3", "2e-3", "4e-3"), (21, 22, 23, 24, 25)
 CHOOSING = SEEDS[0]
 RIVALS = 9
 """Comparisons that Holm's correction counts."""
-MORE = 6000
-"""Steps of the longest training."""
+STEPS, MORE = 1500, 6000
+"""Steps of the plan and of the longest training."""
 BySeed = dict[int, float]
 Trials = dict[tuple[str, str, int], dict[int, float]]
 """BLEU by the lower bound of the bin, by variant, rate and seed; the validation loss is at -1."""
@@ -55,13 +55,13 @@ def with_steps(trials: Trials, most: int = 0) -> Trials:
     >>> list(with_steps(trials)), list(with_steps(trials, 3000))
     ([('none', '4e-3', 21), ('t5', '4e-3', 21)], [('none-3000', '4e-3', 21), ('t5', '4e-3', 21)])
     """
-    steps = {name: int((re.findall(r"-(\d+)$", name) or [0])[0]) for name, _, _ in trials}
-    kinds = {name: name.removesuffix(f"-{number}") for name, number in steps.items()}
-    longest = {
-        kind: max((name for name in steps if kinds[name] == kind and steps[name] <= most), key=steps.get)  # type: ignore[arg-type]
-        for kind in kinds.values()
-    }
-    return {key: scores for key, scores in trials.items() if key[0] in longest.values()}
+    longest: dict[str, tuple[int, str]] = {}
+    for name in {name for name, _, _ in trials}:
+        kind, steps = kind_and_steps(name)
+        if steps <= most:
+            longest[kind] = max(longest.get(kind, (0, name)), (steps, name))
+    names = {name for _, name in longest.values()}
+    return {key: scores for key, scores in trials.items() if key[0] in names}
 
 
 def chosen(trials: Trials) -> dict[str, str]:
@@ -111,14 +111,39 @@ def learned(trials: Trials) -> str:
     return markdown([{"better than": title(names[rival])} | line for rival, line in cells.items()])
 
 
+def by_steps(trials: Trials) -> str:
+    """Return the losses and scores of the variants that were trained with several numbers of steps."""
+    bins = _bins(trials)
+    kinds = sorted((*kind_and_steps(name), name) for name in chosen(trials))
+    longer = {kind for kind, steps, _ in kinds if steps}
+    lines = []
+    for kind, steps, name in kinds:
+        if kind in longer:
+            line = {"self-attention": f"`{kind}`", "steps": f"{steps or STEPS:,}"}
+            line["loss"] = spread([*_scores(trials, name, [-1]).values()], 3)
+            line |= {f"{low}+": spread([*_scores(trials, name, [low]).values()], 1) for low in bins}
+            lines.append(line)
+    return markdown(lines)
+
+
 def title(name: str) -> str:
     """Return the name of a variant with its steps, where they are more than those of the plan.
 
     >>> title("floater_relative-unclipped"), title("t5-3000")
     ('`floater_relative-unclipped`', '`t5`, 3,000 steps')
     """
+    kind, steps = kind_and_steps(name)
+    return f"`{kind}`, {steps:,} steps" if steps else f"`{kind}`"
+
+
+def kind_and_steps(name: str) -> tuple[str, int]:
+    """Return a variant and its number of steps, 0 for that of the plan.
+
+    >>> kind_and_steps("floater_relative-unclipped"), kind_and_steps("t5-3000")
+    (('floater_relative-unclipped', 0), ('t5', 3000))
+    """
     kind, steps = re.fullmatch(r"(.+?)(?:-(\d+))?", name).groups()  # type: ignore[union-attr]
-    return f"`{kind}`, {int(steps):,} steps" if steps else f"`{kind}`"
+    return kind, int(steps or 0)
 
 
 def compared(trials: Trials, reference: str, lows: list[int]) -> dict[str, tuple[str, str]]:
@@ -193,7 +218,7 @@ def main() -> None:
     parts = {"rates": choice(planned), "scores": table(planned)}
     if len(planned) < len(trials):
         longest = with_steps(trials, MORE)
-        parts |= {"longer": table(longest), "learned": learned(longest)}
+        parts |= {"longer": table(longest), "learned": learned(longest), "steps": by_steps(trials)}
     write_parts(PAGE, parts)
 
 

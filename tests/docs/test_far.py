@@ -77,6 +77,11 @@ def test_longer_trainings_take_the_place_of_shorter_ones() -> None:
         {"floater_relative", "alibi-6000", "t5-3000"},
     ]
     assert "`alibi`, 6,000 steps" in protocol.table(protocol.with_steps(trials, protocol.MORE))
+    rows = [line.strip("| ").split(" | ")[:2] for line in protocol.by_steps(trials).splitlines()[2:]]
+    assert rows == [
+        *(["`alibi`", steps] for steps in ("1,500", "3,000", "6,000")),
+        *(["`t5`", steps] for steps in ("1,500", "3,000")),
+    ]
 
 
 def test_each_learned_function_is_tested_against_buckets_and_formulas() -> None:
