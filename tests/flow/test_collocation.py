@@ -371,6 +371,8 @@ def integral(field, start, times):
     seed=st.integers(0, 100),
     learns=st.booleans(),
 )
+# a last coefficient that vanishes by chance
+@example(steep=10**0.5, at=4.372059155900587, width=1.0, size=1.0, seed=59, learns=False)
 def test_a_pulse_between_the_nodes_is_integrated_or_raised(steep, at, width, size, seed, learns):
     field, start = pulse(steep, at, width, size, seed)
     field, start = field.double(), start.double()  # in float32 a steep field itself is rounded by 1e-5

@@ -124,7 +124,7 @@ def gauss_rule(
 def first_unresolved_coefficient(f: Tensor) -> Tensor:
     """Estimate the norm of the first Legendre coefficient that N nodes do not resolve, P_N's.
 
-    The series is taken to decay geometrically, at the rate that its last three coefficients show.
+    The series is taken to decay geometrically, at the rate that its last four coefficients show.
 
     Args:
         f: Velocities at the nodes (..., N, rows, width).
@@ -137,11 +137,13 @@ def first_unresolved_coefficient(f: Tensor) -> Tensor:
         >>> bool(first_unresolved_coefficient((0.1 * x).exp().view(-1, 1, 1)) < 1e-13)
         True
     """
-    last = gauss_rule(NODES, f.device, f.dtype).projection[-3:]
-    a, b, c = norms(torch.matmul(last, f.flatten(-2)).view(*f.shape[:-3], 3, *f.shape[-2:])).unbind(-2)
+    last = gauss_rule(NODES, f.device, f.dtype).projection[-4:]
+    z, a, b, c = norms(torch.matmul(last, f.flatten(-2)).view(*f.shape[:-3], 4, *f.shape[-2:])).unbind(-2)
     tiny = torch.finfo(a.dtype).tiny
     # Every other coefficient of an even or odd velocity vanishes: look at the decay over two degrees, too.
     decay = torch.maximum(c / b.clamp(min=tiny), (c / a.clamp(min=tiny)).sqrt())
+    # The last one alone may vanish by chance. Half, as the decay of smooth velocities becomes faster.
+    decay = torch.maximum(decay, (b / z.clamp(min=tiny)).sqrt() / 2)
     return torch.maximum(b, c) * decay.clamp(max=1.0)
 
 
