@@ -194,6 +194,16 @@ def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
     return by_model
 
 
+def exact_matches(file: Path, low: int, names: str) -> dict[tuple[str, str], dict[int, float]]:
+    """Return the exact matches of a bin of lengths by seed, for the two groups of a pattern of names."""
+    by_variant: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for row in read(file):
+        if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
+            name, condition = re.fullmatch(names, row["model"]).groups()  # type: ignore[union-attr]
+            by_variant[name, condition][int(row["seed"])] = float(row["score"])
+    return dict(by_variant)
+
+
 def just_beyond(study: Study, by_model: dict[str, dict[tuple[int, int], list[float]]]) -> tuple[int, int]:
     """Return the first bin beyond the trained length."""
     return min(ends for of in by_model.values() for ends in of if ends[0] >= study.trained)

@@ -5,37 +5,26 @@ The file is the `scores.csv` of the study, which has the variants with the rate 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from far import spread
-from protocol import FLOW, BySeed, paired_tests
-from tables import read, table, write_parts
+from far import exact_matches, spread
+from protocol import FLOW, paired_tests
+from tables import table, write_parts
 
 HERE = Path(__file__).parent
 BINS = {0: "to 16", 17: "17–32"}
 """Lengths by their lower bound in the file; each has its own tests."""
 COMPARISONS = 18
 """Those of a bin: six rivals of the flow with each of three numbers of examples."""
-Scores = dict[tuple[str, str], BySeed]
-"""Exact matches by seed, by variant and number of examples."""
-
-
-def scores(file: Path, low: int) -> Scores:
-    """Return the scores of a bin of lengths."""
-    by_variant: Scores = {}
-    for row in read(file):
-        if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
-            name, examples, _ = re.fullmatch(r"(.+)-(\d+)-(\de-\d)", row["model"]).groups()  # type: ignore[union-attr]
-            by_variant.setdefault((name, examples), {})[int(row["seed"])] = float(row["score"])
-    return by_variant
+NAMES = r"(.+)-(\d+)-\de-\d"
+"""Variant and number of examples, before the rate."""
 
 
 def few_data(file: Path) -> str:
     """Return exact matches by variant and number of examples, with the registered tests."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for low, title in BINS.items():
-        by_variant = scores(file, low)
+        by_variant = exact_matches(file, low, NAMES)
         rivals = {key: by_variant[key] for key in by_variant if key[0] != FLOW}
         sides = {key: (by_variant.get((FLOW, key[1]), {}), theirs) for key, theirs in rivals.items()}
         tests = paired_tests(sides, family=COMPARISONS)

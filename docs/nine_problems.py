@@ -5,14 +5,13 @@ The file is the `scores.csv` of the study, which has the variants with the rate 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import mean
 
-from far import spread
+from far import exact_matches, spread
 from protocol import holm_corrected, shown_p
-from tables import read, table, write_parts
+from tables import table, write_parts
 
 from floater.lab.study.significance import welch_p
 
@@ -31,13 +30,13 @@ Scores = dict[Key, list[float]]
 
 def scores(file: Path, low: int) -> Scores:
     """Return the scores of a bin of lengths."""
-    by_variant: Scores = {}
-    for row in read(file):
-        if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
-            match = re.fullmatch(rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d", row["model"])
-            name, problem = match.groups()  # type: ignore[union-attr]
-            by_variant.setdefault((name, problem), []).append(float(row["score"]))
-    return by_variant
+    by_seed = exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
+    return {key: [*each.values()] for key, each in by_seed.items()}
+
+
+def problems_of(of: Scores, *names: str) -> list[str]:
+    """Return the problems that have scores of all these encodings."""
+    return [problem for problem in PROBLEMS if {(name, problem) for name in names} <= of.keys()]
 
 
 def corrected(of: Scores, pairs: Iterable[tuple[Key, Key]], *, family: int) -> dict[Key, float]:
@@ -77,7 +76,7 @@ def against_others(of: Scores) -> str:
     lines = []
     for name in dict.fromkeys(name for name, _ in of if name != CLOCK):
         line = {"better than": f"`{name}`"}
-        for problem in (each for each in PROBLEMS if (CLOCK, each) in of):
+        for problem in problems_of(of, CLOCK):
             theirs = of.get((name, problem))
             difference = f"{mean(of[CLOCK, problem]) - mean(theirs):.1f}" if theirs else ""
             line[problem] = difference + (f", p {shown_p(p[name, problem])}" if (name, problem) in p else "")
@@ -89,7 +88,7 @@ def goal(of: Scores) -> str:
     """Return for each problem the best encoding, and whether `rotary-clock` is significantly worse."""
     p = main_test(of)
     lines = []
-    for problem in (each for each in PROBLEMS if (CLOCK, each) in of):
+    for problem in problems_of(of, CLOCK):
         best = max((key for key in of if key[1] == problem), key=lambda key: mean(of[key]))
         line = {"problem": problem, "best": f"`{best[0]}`", "its score": f"{mean(of[best]):.1f}"}
         line[f"`{CLOCK}`"] = f"{mean(of[CLOCK, problem]):.1f}"
@@ -101,7 +100,7 @@ def goal(of: Scores) -> str:
 
 def with_and_without(of: Scores) -> str:
     """Return the scores of `floater_relative` with the clock and without it."""
-    problems = [problem for problem in PROBLEMS if {(WITH_CLOCK, problem), (WITHOUT, problem)} <= of.keys()]
+    problems = problems_of(of, WITH_CLOCK, WITHOUT)
     pairs = (((WITH_CLOCK, problem), (WITHOUT, problem)) for problem in problems)
     p = corrected(of, pairs, family=len(PROBLEMS))
     lines = [

@@ -223,7 +223,7 @@ def test_defaults_of_relative_encodings_count_times():
 
 @torch.no_grad()
 def test_a_clock_at_times_of_each_text():
-    """Rows of a padded source have times of their own, and each is the row alone."""
+    """Sources of different lengths have different times; batching does not change their logits."""
     options = times("subset", relative=True)
     model = build_model(FloaterForConditionalGeneration, "rotary, clock", times=options).eval()
     source, target = tokens(2, 40), tokens(2, 4, seed=1)

@@ -266,7 +266,7 @@ def randomised(times: Times, *several: Positions, batch: int = 1) -> tuple[Posit
             return at.minimum(last[:, None]) + offset
 
         return tuple(
-            positions.but(query_time=shifted(positions.query), key_time=shifted(positions.key))
+            placed(positions, shifted(positions.query), shifted(positions.key), distances=False)
             for positions in several
         )
     sample = times.sample(max(float(at.max()) for at in filled), real)
