@@ -289,6 +289,12 @@ def test_a_composition_is_refused_by_the_names_of_its_parts():
 def test_a_rule_that_would_change_nothing_is_refused():
     for encoding, inputs, changes, why in (
         ("sinusoidal", {"length": 9}, {}, "no token is spaced by it"),
+        (
+            "alibi",
+            {"length": 9},
+            {"times": {"mode": "stretch", "relative": True}},
+            "reads true distances",
+        ),
         ("t5", {"interpolate": True}, {}, "'t5' reads none"),
         ("rotary", {"group": [4, 2]}, {}, "'rotary' has no bias of them"),
         ("none", {"temperature": True}, {"attention": "linear"}, "attention is 'linear' and has none"),

@@ -204,6 +204,16 @@ def test_relative_encodings_read_texts_at_distances_of_training(name, mode):
 
 
 @torch.no_grad()
+def test_true_distances_have_no_horizon():
+    """A relative encoding trained with "stretch" generates past it, without a declared length."""
+    model = build_model(FloaterForCausalLM, "alibi", times=times("stretch", relative=True)).eval()
+    text = tokens(1, 94)  # times reach 96
+    generated = model.generate(text, max_new_tokens=5, do_sample=False, pad_token_id=0)
+    expected = model(generated[:, :-1], use_cache=False).logits[:, 93:].argmax(-1)
+    assert torch.equal(generated[:, 94:], expected)
+
+
+@torch.no_grad()
 def test_defaults_of_relative_encodings_count_times():
     """A window of a few tokens, and no clip below the spacing: else all distances but one would be alike."""
     options = times("subset", relative=True)  # times reach 96, and are 3 apart

@@ -147,7 +147,13 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
             it.
     """
     name = config.position_name(position.spec.site)
-    if reading.length is not None and config.times is None and not reading.interpolate:
+    spaces = reading.interpolate or reading.length is None or read_times(config, position) is not None
+    if not spaces and config.times is not None:
+        raise PositionError(
+            "reading.length is given, but no token is spaced by it: after times.mode 'stretch' "
+            f"'{name}' reads true distances"
+        )
+    if not spaces:
         raise PositionError(
             "reading.length is given, but no token is spaced by it: the model was trained without random "
             "times, and interpolate is off"
@@ -173,6 +179,18 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
                 f"reading.temperature is True, but the model has attention_temperature "
                 f"'{config.attention_temperature}' already"
             )
+
+
+def read_times(config: Any, position: PositionModel) -> Times | None:
+    """Return the random times of training that a trained encoding goes on to read, None for none.
+
+    After relative times of "stretch" an encoding of distances alone reads the true ones, of any length. A
+    decoder with an encoding of its own may read others, so that the times then stay.
+    """
+    times = Times.of(config.times, config.training_length)
+    if times is None or not times.relative or times.spreads:
+        return times
+    return times if position.reads_times or config.decoder_position is not None else None
 
 
 def check_temperature(config: Any) -> None:

@@ -16,7 +16,7 @@ from floater.transformer.attention import SharedInputs, Source
 from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier, Memory, check_memory
-from floater.transformer.reading import Reading, check_reading, record_rule, spaced
+from floater.transformer.reading import Reading, check_reading, read_times, record_rule, spaced
 from floater.transformer.times import Times, check_times, randomised
 from floater.transformer.uncast import Uncast
 
@@ -114,6 +114,7 @@ class Stack(nn.Module):
         self.config, self.causal = config, causal
         self.times = Times.of(config.times, config.training_length)
         self.position = position_model(config, layers, site, causal=causal)
+        self.read_times = read_times(config, self.position)
         if site == "decoder":
             self.cross_position = position_model(config, layers, "cross")
         self.dropout = nn.Dropout(config.dropout)
@@ -177,7 +178,7 @@ class Stack(nn.Module):
             for holder in holders:
                 record_rule(holder, rule)
             apart = apart or bool(holders)
-            return spaced(rule, self.times, self.config.training_length, *several, apart=apart)
+            return spaced(rule, self.read_times, self.config.training_length, *several, apart=apart)
         if self.times is None or several[0].query_time is not None:
             return several
         if holders:

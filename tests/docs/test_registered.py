@@ -1,0 +1,183 @@
+"""The scripts of the registered studies compute the tests of their plans."""
+
+import csv
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+import far
+import few_data
+import nine_problems
+import protocol
+
+
+def test_the_registered_test_is_paired_by_seed_and_corrected() -> None:
+    """Against scipy's paired test, with Holm's factor of the smaller of two p values."""
+    from scipy.stats import ttest_rel
+
+    flow, mlp, alibi = [88.0, 87.0, 90.0, 86.0, 89.0], [87.0, 88.5, 88.0, 86.5, 87.0], [60.0, 64, 59, 61, 66]
+    trials = {
+        (name, rate, seed): {-1: loss, 0: 99.0, 80: 2 * score, 140: score}
+        for name, scores in (("floater_relative", flow), ("distance_mlp", mlp), ("alibi", alibi))
+        for rate, loss in (("1e-3", 1.0), ("2e-3", 0.5))
+        for seed, score in zip(protocol.SEEDS, scores, strict=True)
+    }
+    assert set(protocol.chosen(trials).values()) == {"2e-3"}
+    rows = {line.split("|")[1].strip(): line for line in protocol.table(trials).splitlines()[2:]}
+    differences = [x - y for x, y in zip(flow, mlp, strict=True)]
+    p, cells = f"{min(1.0, 8 * ttest_rel(flow, mlp).pvalue):.3f}", rows["`distance_mlp`"].split(" | ")
+    assert cells[-4:-2] == [far.spread(differences, 1), p]
+    assert cells[-2:] == [far.spread([1.5 * x for x in differences], 1), f"{p} |"]  # the mean of 80+ and 140+
+    trials = {key: value for key, value in trials.items() if key[0] != "alibi"}
+    trials |= {
+        ("t5", "2e-3", seed): {-1: 0.5, 0: 99.0, 80: 2 * score, 140: score - 1}
+        for seed, score in zip(protocol.SEEDS, mlp, strict=True)
+    }
+    row = next(line for line in protocol.table(trials).splitlines() if "`t5`" in line)
+    assert f"| {min(1.0, 9 * ttest_rel(flow, [x - 1 for x in mlp]).pvalue):.3f} |" in row
+
+
+def test_longer_trainings_take_the_place_of_shorter_ones() -> None:
+    """Beside the others, in the same tests; the registered table has those of the plan alone."""
+    scores = {-1: 0.5, 0: 99.0, 80: 90.0, 140: 80.0}
+    names = ("floater_relative", "alibi", "alibi-3000", "alibi-6000", "t5", "t5-3000")
+    trials = {(name, "2e-3", seed): dict(scores) for name in names for seed in protocol.SEEDS}
+    kinds = [{name for name, _, _ in protocol.with_steps(trials, most)} for most in (0, 3000, protocol.MORE)]
+    assert kinds == [
+        {"floater_relative", "alibi", "t5"},
+        {"floater_relative", "alibi-3000", "t5-3000"},
+        {"floater_relative", "alibi-6000", "t5-3000"},
+    ]
+    assert "`alibi`, 6,000 steps" in protocol.table(protocol.with_steps(trials, protocol.MORE))
+    rows = [line.strip("| ").split(" | ")[:2] for line in protocol.by_steps(trials).splitlines()[2:]]
+    assert rows == [
+        *(["`alibi`", steps] for steps in ("1,500", "3,000", "6,000")),
+        *(["`t5`", steps] for steps in ("1,500", "3,000")),
+    ]
+
+
+def test_each_learned_function_is_tested_against_buckets_and_formulas() -> None:
+    """With Holm's correction over the rivals of each function, the other learned ones among them."""
+    from scipy.stats import ttest_rel
+
+    scores = {
+        "floater_relative": (88.0, 87.0, 90.0, 86.0, 89.0),
+        "distance_mlp": (87.0, 88.5, 88.0, 86.5, 87.0),
+        "dynamic_bias": (87.5, 88.0, 88.5, 86.0, 88.0),
+        "t5-3000": (50.0, 54.0, 51.0, 52.0, 57.0),
+        "kerple-3000": (85.0, 70.0, 88.0, 80.0, 86.0),
+        "alibi-6000": (70.0, 71.0, 66.0, 69.0, 68.0),
+    }
+    trials = {
+        (name, "2e-3", seed): {-1: 0.5, 0: 99.0, 80: 95.0, 140: score}
+        for name, by_seed in scores.items()
+        for seed, score in zip(protocol.SEEDS, by_seed, strict=True)
+    }
+    rows = [line.strip("| ").split(" | ") for line in protocol.learned(trials).splitlines()]
+    assert [row[0] for row in rows[2:]] == [
+        "`t5`, 3,000 steps",
+        "`kerple`, 3,000 steps",
+        "`alibi`, 6,000 steps",
+    ]
+    assert rows[0][1:] == ["`floater_relative`", "`distance_mlp`", "`dynamic_bias`"]
+    for column, ours in enumerate(("floater_relative", "distance_mlp", "dynamic_bias"), 1):
+        ps = {name: ttest_rel(scores[ours], other).pvalue for name, other in scores.items() if name != ours}
+        factor = 9 - sorted(ps.values()).index(ps["kerple-3000"])
+        assert rows[3][column].endswith(f", p {min(1.0, factor * ps['kerple-3000']):.3f}")
+
+
+def test_few_data_has_the_tests_of_its_plan(tmp_path: Path) -> None:
+    """Against scipy's paired test, with Holm's factors over all numbers of examples, bin by bin."""
+    from scipy.stats import ttest_rel
+
+    seeds = (26, 27, 28, 29, 30)
+    scores = {
+        ("floater_relative-500-1e-3", 0): (40.0, 42.0, 38.0, 41.0, 43.0),
+        ("t5-500-3e-3", 0): (30.0, 41.0, 29.0, 38.0, 34.0),
+        ("floater_relative-5000-3e-3", 0): (90.0, 92.0, 88.0, 91.0, 93.0),
+        ("t5-5000-3e-3", 0): (91.0, 90.0, 89.5, 88.0, 93.0),
+        ("floater_relative-500-1e-3", 17): (0.0, 0.0, 0.0, 0.0, 0.0),
+        ("t5-500-3e-3", 17): (0.0, 0.0, 0.0, 0.0, 0.0),
+        ("floater_relative-5000-3e-3", 17): (40.0, 42.0, 38.0, 41.0, 43.0),
+        ("t5-5000-3e-3", 17): (20.0, 22.0, 18.0, 21.0, 23.0),  # twenty less with each seed
+    }
+    file = tmp_path / "scores.csv"
+    with file.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["model", "seed", "test", "metric", "low", "score"])
+        for (name, low), by_seed in scores.items():
+            for seed, score in zip(seeds, by_seed, strict=True):
+                writer.writerows(
+                    [(name, seed, "lengths", metric, low, score) for metric in ("exact", "token")]
+                )
+    rows = [line.strip("| ").split(" | ") for line in few_data.few_data(file).splitlines()]
+    assert [row[:2] for row in rows[2:]] == [
+        *(["500", "`floater_relative`"], ["500", "`t5`"], ["5000", "`floater_relative`"], ["5000", "`t5`"]),
+    ]
+    few = ttest_rel(scores["floater_relative-500-1e-3", 0], scores["t5-500-3e-3", 0]).pvalue
+    many = ttest_rel(scores["floater_relative-5000-3e-3", 0], scores["t5-5000-3e-3", 0]).pvalue
+    assert few < many
+    columns = {name: position for position, name in enumerate(rows[0])}
+    assert rows[3][columns["p, to 16"]] == f"{18 * few:.3f}"
+    assert rows[5][columns["p, to 16"]] == f"{min(1.0, 17 * many):.3f}"
+    assert rows[5][columns["flow better by, 17–32"]] == "20.0 ± 0.0"
+    assert [rows[i][columns["p, 17–32"]] for i in (3, 5)] == ["1.000", "< 0.001"]
+
+
+def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
+    """Against scipy's test of Welch, with Holm's factors over all encodings and problems."""
+    from scipy.stats import ttest_ind
+
+    draws = np.random.default_rng(0).normal(0, 3, (4, 2, 5))
+    names = ("rotary-clock", "floater_relative-clock", "floater_relative", "path")
+    means = {"s3": (90, 80, 60, 93), "sort": (50, 49, 48, 47)}
+    rows = [
+        (
+            f"{name}-{problem}-1e-3",
+            seed,
+            "lengths",
+            metric,
+            low,
+            means[problem][i] + draws[i, j, k] - low / 41,
+        )
+        for low in (0, 21, 41)
+        for i, name in enumerate(names)
+        for j, problem in enumerate(means)
+        for k, seed in enumerate((41, 42, 43, 44, 45))
+        for metric in ("exact", "token")
+    ]
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("model", "seed", "test", "metric", "low", "score"), *rows])
+    of = nine_problems.scores(tmp_path / "scores.csv", 21)
+    values = means["s3"][0] + draws[0, 0] - 21 / 41
+    np.testing.assert_allclose(of["rotary-clock", "s3"], values)
+
+    def p(one: str, other: str, problem: str) -> float:
+        return float(ttest_ind(of[one, problem], of[other, problem], equal_var=False).pvalue)
+
+    every = {(name, problem): p("rotary-clock", name, problem) for name in names[1:] for problem in means}
+    ranks = {key: rank for rank, key in enumerate(sorted(every, key=every.get))}
+    corrected = nine_problems.main_test(of)
+    largest = 0.0
+    for key in ranks:
+        largest = max(largest, min(1.0, every[key] * (108 - ranks[key])))
+        assert corrected[key] == pytest.approx(largest)
+    table = [line.strip("| ").split(" | ") for line in nine_problems.goal(of).splitlines()[2:]]
+    best = [max(names, key=lambda name: np.mean(of[name, problem])) for problem in means]
+    assert [row[1] for row in table] == [f"`{name}`" for name in best]
+    worse = [
+        name != names[0] and corrected[name, problem] < 0.05
+        for name, problem in zip(best, means, strict=True)
+    ]
+    assert [row[4] for row in table] == ["yes" if each else "no" for each in worse]
+    cells = nine_problems.against_others(of).splitlines()[4].strip("| ").split(" | ")  # path
+    difference = np.mean(of["rotary-clock", "sort"]) - np.mean(of["path", "sort"])
+    assert cells[2] == f"{difference:.1f}, p {nine_problems.shown_p(corrected['path', 'sort'])}"
+    flow = nine_problems.with_and_without(of).splitlines()[2].strip("| ").split(" | ")
+    two = [p("floater_relative-clock", "floater_relative", problem) for problem in means]
+    assert flow[-1] == nine_problems.shown_p(min(1.0, two[0] * (9 if two[0] == min(two) else 8)))
+    assert f"**{far.spread(of['path', 's3'], 1)}**" in nine_problems.by_problem(of)
