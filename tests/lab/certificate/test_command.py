@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from floater.lab.cli import main
 from floater.lab.text.bpe import train_bpe
@@ -57,13 +57,30 @@ def test_a_certificate_resumes_and_chooses(folder, capsys):
     config = json.loads(Path("longer/config.json").read_text())
     assert chosen in json.dumps(config)
     # measured again, nothing is added or changed
+    path = Path("report/certificate.json")
+    record = json.loads(path.read_text())
+    (today,) = record["settings"]["environments"]
+    record["settings"]["environments"] = [today | {"threads": 99}]
+    path.write_text(json.dumps(record))
     assert main(command) == 0
-    assert json.loads(Path("report/certificate.json").read_text())["results"] == whole
+    again = json.loads(path.read_text())
+    assert again["results"] == whole
+    # the report names the machines of all results
+    assert again["settings"]["environments"] == [today | {"threads": 99}, today]
+    threads = f"cpu, 99 threads; cpu, {today['threads']} threads"
+    assert threads in Path("report/certificate.html").read_text()
 
 
-def test_results_of_another_length_or_text_are_not_mixed(folder, capsys):
+def test_results_of_another_model_length_or_text_are_not_mixed(folder, capsys):
     command = ["model", str(ROOM), "--method", "yarn", "--report", "report", "--minutes", "1e-9"]
     assert main(["extend", *command, "--prove", "text.txt"]) == 0
+    model = LlamaForCausalLM.from_pretrained("model")
+    with torch.no_grad():
+        model.lm_head.weight[0] += 1  # the directory and the sizes remain
+    model.save_pretrained("retrained/model")
+    AutoTokenizer.from_pretrained("model").save_pretrained("retrained/model")
+    retrained = ["retrained/model", *command[1:], "--prove", "text.txt"]
+    assert "has results for weights " in refused(capsys, *retrained)
     other = ["model", "400", *command[2:], "--prove", "text.txt"]
     first = json.loads(Path("report/certificate.json").read_text())
     assert first["settings"]["length"] == ROOM

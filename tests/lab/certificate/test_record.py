@@ -24,9 +24,9 @@ def record(**losses):
         "length": 320,
         "texts": {"a": "0", "b": "0"},
         "model": {"old": 256, "kind": "causal"},
-        "device": "cpu",
-        "threads": 1,
-        "software": {"python": "3", "versions": {}, "commit": None},
+        "environments": [
+            {"device": "cpu", "threads": 1, "software": {"python": "3", "versions": {}, "commit": None}}
+        ],
     }
     results = {}
     names = {"plain": PLAIN, "a": A, "b": B}

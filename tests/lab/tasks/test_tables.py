@@ -96,6 +96,12 @@ def test_quotes_of_a_tsv_that_enclose_no_cell_are_literal(tmp_path: Path) -> Non
     assert read_table(file, ["text"]).values["text"] == ['"Hi" he said', '"all"']
 
 
+def test_a_quoted_cell_of_a_tsv_may_have_tabs_and_lines_that_are_no_rows(tmp_path: Path) -> None:
+    file = tmp_path / "a.tsv"
+    file.write_text('text\tlabel\n"one\nof\tthree\nlines"\t1\n')
+    assert read_table(file, ["text", "label"]).values == {"text": ["one\nof\tthree\nlines"], "label": ["1"]}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -113,6 +119,11 @@ def test_quotes_of_a_tsv_that_enclose_no_cell_are_literal(tmp_path: Path) -> Non
         ("a.csv.gz", b"text,label\n", "not a gzip file, though its name ends in .gz"),
         ("a.csv.bz2", bz2.compress(b"text,label\na,1\n")[:-9], "corrupt bzip2 file"),
         ("a.csv.xz", lzma.compress(b"text,label\na,1\n")[:-9], "corrupt xz file"),
+        (
+            "a.tsv",
+            b'text\tlabel\n"I am.\t1\nI was."\t0\n',
+            "line 2: a quotation with a tab and a line break is",
+        ),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": "b"}\n', "line 2: no 'label'; it has 'text'"),
         ("a.jsonl", b'{"text": "a", "label": 1}\n{"text"\n', "line 2, column 8: not JSON"),
         ("a.jsonl", b'["a"]\n', "line 1: .* is not a row"),

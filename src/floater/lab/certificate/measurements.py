@@ -122,15 +122,21 @@ def certify(
     Raises:
         DataError: if the file has results of other settings.
     """
+    apart = ("folder", "length", "weights")
     settings = {
         "checkpoint": Path(model.folder).name,
+        "weights": model.weights,
         "length": model.length,
-        "model": {key: value for key, value in asdict(model).items() if key not in ("folder", "length")},
+        "model": {key: value for key, value in asdict(model).items() if key not in apart},
         "texts": {each.name: hashlib.sha256(each.ids.tobytes()).hexdigest()[:16] for each in texts},
         "methods": [str(method) for method in measured],
-        "threads": torch.get_num_threads(),
-        "software": software(),
-        "device": str(torch.accelerator.current_accelerator() or "cpu"),
+        "environments": [
+            {
+                "threads": torch.get_num_threads(),
+                "software": software(),
+                "device": str(torch.accelerator.current_accelerator() or "cpu"),
+            }
+        ],
     }
     record = _resume(path, json.loads(json.dumps(settings)))
     write_json(path, asdict(record))
@@ -167,14 +173,16 @@ def _resume(path: Path, settings: dict[str, Any]) -> Record:
     stored = json.loads(path.read_text(encoding="utf-8"))
     for name, value in settings.items():
         before = stored["settings"].get(name)
-        if before != value and name in ("checkpoint", "length", "model"):
+        if before != value and name in ("checkpoint", "weights", "length", "model"):
             raise DataError(f"{path} has results for {name} {before}, not {value}; choose another directory")
     before, now = ([*each["texts"].items()] for each in (stored["settings"], settings))
     if now[: len(before)] != before:
         raise DataError(
             f"{path} has results for other texts; name new ones last, or choose another directory"
         )
-    return Record(settings, stored["results"])
+    environments = stored["settings"]["environments"]
+    new = [each for each in settings["environments"] if each not in environments]
+    return Record(settings | {"environments": environments + new}, stored["results"])
 
 
 def _units(

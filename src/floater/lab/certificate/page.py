@@ -203,17 +203,21 @@ def missing(record: Record) -> list[str]:
 
 
 def versions(record: Record) -> Mapping[str, str]:
-    """Return the software and the machine, and the minutes of all measurements."""
-    run = record.settings["software"]
+    """Return the software and the machine, or those of each command, and the minutes of all measurements."""
+    rows = []
+    for environment in record.settings["environments"]:
+        run = environment["software"]
+        rows.append(
+            {
+                "device": f"{environment['device']}, {environment['threads']} threads",
+                "python": run["python"],
+                "packages": ", ".join(f"{name} {version}" for name, version in run["versions"].items()),
+                "commit": str(run["commit"] or "not from a checkout"),
+            }
+        )
     minutes = sum(result["minutes"] for result in record.results.values())
-    packages = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
-    return {
-        "minutes": f"{minutes:.0f}",
-        "device": f"{record.settings['device']}, {record.settings['threads']} threads",
-        "python": run["python"],
-        "packages": packages,
-        "commit": str(run["commit"] or "not from a checkout"),
-    }
+    several = {name: "; ".join(dict.fromkeys(row[name] for row in rows)) for name in rows[0]}
+    return {"minutes": f"{minutes:.0f}", **several}
 
 
 def markdown(values: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import psutil
 import torch
 import transformers
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -70,6 +72,7 @@ class Subject:
         positions: kind of positions, as in `floater.pretrained.Extension`.
         default: default method for the model.
         parameters: number of parameters.
+        weights: digest of the parameters and buffers.
         quadratic: length at which attention over a text costs as much as the matrices of the model.
     """
 
@@ -80,6 +83,7 @@ class Subject:
     positions: str
     default: str
     parameters: int
+    weights: str
     quadratic: float
 
     def load(self) -> PreTrainedModel:
@@ -125,11 +129,27 @@ def subject(folder: str, length: int, method: Method | None = None) -> Subject:
     check_memory(parameters * size, activations(text, length, size, causal), length)
     if method is not None:
         floater.extend(load_pretrained(folder), length, method.name, **method.options)
-    summary = floater.extend(load_pretrained(folder), length)
+    model = load_pretrained(folder)
+    weights = digest(model)
+    summary = floater.extend(model, length)
     return Subject(
         folder, length, summary.old, "causal" if causal else "masked", summary.positions, summary.method,
-        parameters, parameters / (layers * width),
+        parameters, weights, parameters / (layers * width),
     )  # fmt: skip
+
+
+def digest(model: nn.Module) -> str:
+    """Return a digest of the names and values of all parameters and buffers.
+
+    Example:
+        >>> digest(nn.Linear(1, 1)) == digest(nn.Linear(1, 1))
+        False
+    """
+    content = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        content.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return content.hexdigest()[:16]
 
 
 def activations(config: Any, length: int, size: int, causal: bool) -> int:

@@ -35,7 +35,7 @@ def delimited_rows(name: str) -> Iterator[tuple[int, Row]]:
     r"""Yield the rows of a CSV or TSV file, with the line at which each begins.
 
     The delimiter is the one of , ; \t and | that occurs most in the header. A TSV whose quotes are not those
-    of CSV has literal quotes.
+    of CSV has literal quotes; one that can be read either way is refused.
     """
     header = next((line for line in iter_lines(name) if line.strip()), "")
     tabs = suffix(name) == ".tsv"
@@ -44,13 +44,43 @@ def delimited_rows(name: str) -> Iterator[tuple[int, Row]]:
         logger.info("%s: cells are separated by %r", name, delimiter)
     if not tabs:
         return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
+    quoting = csv.QUOTE_MINIMAL if _quotes_enclose_cells(name, delimiter, header) else csv.QUOTE_NONE
+    yield from _parsed(name, delimiter, quoting)
+
+
+def _quotes_enclose_cells(name: str, delimiter: str, header: str) -> bool:
+    """Return whether the quotes of a TSV are those of CSV, and log what that means where it is not plain.
+
+    Raises:
+        DataError: if a quotation may be one cell or go on from one row to another.
+    """
+    spanning = 0
     try:
-        for _ in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
-            pass
+        for line, row in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
+            for cell in row.values():
+                joined = "\n" in cell and delimiter in cell and '"' not in header
+                if joined and _has_literal_quotes(name, delimiter):
+                    raise DataError(
+                        f"{name}, line {line}: a quotation with a tab and a line break is either one cell or "
+                        "parts of several rows; save the table as CSV with quotes, or as JSON Lines"
+                    )
+                spanning += "\n" in cell
     except _QuotesError:
         logger.info("%s: its quotes are read as they are, since they are not in pairs around cells", name)
-        return (yield from _parsed(name, delimiter, csv.QUOTE_NONE))
-    return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
+        return False
+    if spanning:
+        logger.info("%s: %d quoted cells have several lines", name, spanning)
+    return True
+
+
+def _has_literal_quotes(name: str, delimiter: str) -> bool:
+    """Return whether all lines have a cell for each column if quotes are read as they are."""
+    try:
+        for _ in _parsed(name, delimiter, csv.QUOTE_NONE):
+            pass
+    except DataError:
+        return False
+    return True
 
 
 class _QuotesError(DataError):
