@@ -30,7 +30,7 @@ from floater.lab.training.arguments import batches, warmup_steps
 from floater.lab.training.files import MANIFEST, damage
 from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
-from floater.lab.training.model import configured, load_model
+from floater.lab.training.model import configured, load_model, try_random_times
 from floater.lab.training.needs import check_room, needs_of
 from floater.lab.training.optimizer import position_parameters
 from floater.lab.training.processes import main_process_first
@@ -229,7 +229,7 @@ class Task(TaskDefinition):
 
         Raises:
             DataError: if a flow cannot be solved up to its last position.
-            PositionError: if the position model refuses an example.
+            PositionError: if the position model refuses an example, or random times have no room for it.
         """
         collate = self.collate(settings, processor, model)
         model.train(False)
@@ -240,6 +240,8 @@ class Task(TaskDefinition):
                 where = self.where(settings, examples, index, name) if name else f"task '{self.name}'"
                 try:
                     self.try_batch(model, batch)
+                    if name == "training":
+                        try_random_times(model, batch)
                 except PositionError as error:
                     raise PositionError(f"{where}: {error}") from error
                 except FlowError as error:

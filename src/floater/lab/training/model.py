@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -159,6 +160,18 @@ def set_reading(model: FloaterPreTrainedModel, reading: Any) -> None:
     check_reading(rule, body.encoder.position, model.config)
     options = {field.name: getattr(rule, field.name) for field in fields(rule)}
     model.config.reading = {name: value for name, value in options.items() if value not in (None, False)}
+
+
+@torch.no_grad()
+def try_random_times(model: PreTrainedModel, batch: Mapping[str, Any]) -> None:
+    """Run a copy of a model in training mode if it has random times, which may have no room for a text.
+
+    Raises:
+        PositionError: if a text of the batch is longer than the horizon of the times.
+    """
+    if getattr(model.config, "times", None) is not None:
+        with torch.random.fork_rng(devices=[]):
+            copy.deepcopy(model).train()(**batch)
 
 
 @contextlib.contextmanager

@@ -189,6 +189,8 @@ def test_bad_input_is_named(fails: Says, folder: Path, ahead: str) -> None:
     assert "must be at most 1" in said("masking.mask=0.95")
     assert "'ahead' lets tokens attend to later ones" in said(f"model.position={ahead}", "data.pack=false")
     assert "one document a row" in said("model.position=rnn_transformer")
+    near = said("model.times={mode: stretch, max_scale: 2}", "model.max_length=8", "data.documents=file")
+    assert re.search("a text of 2[0-9] tokens does not fit below the horizon of random times, 16", near)
 
 
 def test_evaluating_prints_perplexity_tokens_and_seconds(

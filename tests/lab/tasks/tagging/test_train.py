@@ -16,7 +16,7 @@ from floater.lab.tasks.corpora.conllu import read_conllu
 from floater.lab.tasks.tagging import TaggingSettings, collate, encode
 from helpers import equal_runs, train_killed
 
-from .small import conllu, settings, write_config
+from .small import conllu, settings, write_config, write_treebank
 
 TASK = task("tagging")
 train, evaluate, check = TASK.train, TASK.evaluate, TASK.check
@@ -108,6 +108,19 @@ def test_what_can_serve_passes_and_draws_no_number(tmp_path: Path, position: str
     before = torch.get_rng_state()
     check(config)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_sentence_past_the_horizon_of_random_times_is_refused_before_the_training(tmp_path: Path) -> None:
+    for name, count in (("train", 200), ("valid", 20)):
+        write_treebank(tmp_path, name, count, seed=0)
+    longest = max(len(sentence.words) for sentence in read_conllu(tmp_path / "train.conllu"))
+    model = {"position": "sinusoidal", "position_options": {}, "max_length": 2}
+    parts = {"model": model | {"times": {"mode": "stretch", "max_scale": 1.5}}}
+    with pytest.raises(
+        PositionError, match=f"training sentence: a text of {longest} tokens does not fit below"
+    ):
+        train(settings(tmp_path, **parts))
+    assert not (tmp_path / "run" / "log.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from floater.lab.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
 from floater.lab.training import StreamSampler, smoothed_loss
 from floater.lab.training.arguments import warmup_steps
 from floater.lab.training.files import sealed
-from floater.lab.training.model import set_reading
+from floater.lab.training.model import set_reading, try_random_times
 from floater.lab.training.run import MODEL, VOCABULARY, RunPath, RunWithSettings, inside
 from floater.lab.training.run_trainer import RunTrainer
 from floater.transformer import FloaterForCausalLM, FloaterForMaskedLM
@@ -147,12 +147,23 @@ class LanguageModeling(Task):
         return smoothed_loss(0.0) if prepared.settings.data.memory else causal_loss
 
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
-        """Run the position model on the row with the most documents, and refuse it if it is not causal."""
+        """Run the position model on the row with the most documents, and refuse it if it is not causal.
+
+        In training also run it on the longest part of a document, for which random times may have no room.
+
+        Raises:
+            PositionError: if the position model refuses a row.
+        """
         model.train(False)
         with torch.no_grad():
             if isinstance(examples, Rows):
                 few = (examples[i] for i in range(min(64, len(examples))))
-                model(**collate([max(few, key=lambda row: len(row["parts"]))], pad=0))
+                uncached = {"use_cache": False} if isinstance(model, FloaterForCausalLM) else {}
+                model(**collate([max(few, key=lambda row: len(row["parts"]))], pad=0), **uncached)
+                if name == "training":
+                    parts = examples.parts
+                    longest = int(np.searchsorted(parts.ends, parts.values.argmax(), side="right"))
+                    try_random_times(model, collate([examples[longest]], pad=0))
             if isinstance(model, FloaterForCausalLM):
                 check_causal(model)
         model.train(True)
