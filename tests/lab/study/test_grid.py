@@ -73,6 +73,15 @@ def test_a_label_changes_a_setting_that_the_model_sets_too(tmp_path: Path) -> No
     assert lengths == {"learned-short-1": 256, "learned-own-1": 512}
 
 
+def test_a_label_replaces_random_times_as_a_whole(tmp_path: Path) -> None:
+    common = settings(tmp_path).settings
+    common["model"] |= {"times": {"mode": "stretch", "max_scale": 4.0, "shift": False}}
+    axes = {"times": {"none": {"model": {"times": None}}, "other": {"model": {"times": {"mode": "float"}}}}}
+    asked = settings(tmp_path, settings=common, models={"sinusoidal": {}}, axes=axes, seeds=[1])
+    times = [trial.settings.model.times for trial in grid(asked, "here").trials]
+    assert times == [None, {"mode": "float"}]
+
+
 def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:
     """Many variants are screened with one seed, some are settled with several; the first seeds run first."""
     models = {"none": {}, "rnn": {"seeds": [7]}, "learned": {"seeds": [2, 3, 1]}, "t5": {"seeds": [1]}}
@@ -146,6 +155,10 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"models": {"none": {"settings": [1]}}}, r"none: settings: must be a mapping, got \[1\]"),
         ({"models": {"none": "x"}}, "'models.none' must be dict"),
         ({"models": {"none": {"settings": {"model": None}}}}, "settings.model is None; it must be a mapping"),
+        (
+            {"models": {"none": {"settings": {"model": {"changes": None}}}}},
+            "settings.model.changes is None; it must be a mapping",
+        ),
         ({"models": {"none": {"settings": {"run": "x"}}}}, "settings.run is not to be set"),
         (
             {"models": {"none": {"settings": {"training": {"seed": 7}}}}},

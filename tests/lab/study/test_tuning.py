@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from floater.lab.settings import SettingsError
 from floater.lab.study import run, trial
 from floater.lab.study.grid import Grid, grid, planned
 from floater.lab.study.results import Results
@@ -68,6 +69,11 @@ def test_each_model_is_trained_further_with_its_best_label(
     assert "No test set was read for the choice." in (tmp_path / "study" / "report.html").read_text()
     run.study(asked)
     assert len(inline.started) == 6, "all of them are finished"
+    for file in (tmp_path / "study" / "data").glob("train*"):
+        file.unlink()
+    assert {each.status for each in run.study(asked, train=False).outcomes} == {"finished"}, (
+        "without its data"
+    )
 
 
 def test_a_plan_has_as_many_trials_as_will_run(tmp_path: Path) -> None:
@@ -229,6 +235,18 @@ def test_a_choice_waits_for_every_label(drawn: dict[str, tuple[Any, float]]) -> 
 def test_impossible_tuning_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         settings(tmp_path, **changes)
+
+
+def test_a_choice_by_a_validation_that_there_is_not_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = settings(tmp_path).settings
+    blind = common | {"training": common["training"] | {"eval_strategy": "no", "eval_steps": None}}
+    with pytest.raises(SettingsError, match=r"none-1e-6-1: tuning chooses by validation, but .* is 'no'"):
+        grid(settings(tmp_path, settings=blind, **TUNED), "here")
+    monkeypatch.setattr(type(task("translation")), "validation_loss", None)
+    with pytest.raises(SettingsError, match="a validation of task 'translation' has none; leave it out"):
+        grid(settings(tmp_path, **TUNED), "here")
 
 
 def test_settings_without_tuning_have_none(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from floater.lab.training.run import BEST, MODEL, find_run
 from floater.lab.training.run_data import RunData
 
 _HUB = "hf:"
+_WHOLE = {"position_options", "times", "reading"}
 _FILES = {"source", "reference"}
 _DATA = {
     "train",
@@ -135,8 +136,14 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
         )
         common = merged(common, {"data": split})
     trials = _trials(task, settings, common, variants, origin)
-    _check(task, trials, tests, origin, train)
-    return _grid(settings, variants, trials, tests, task)
+    if settings.tuning.axis is not None:
+        _check_choice(task, trials, settings.tuning.by, origin)
+    there = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
+    _check(task, trials, tests, origin, there)
+    whole = _grid(settings, variants, trials, tests, task)
+    read = whole if train else tuned(whole, settings.tuning.by)
+    _check_data(task, [trial for trial in read.trials if trial.name not in there], origin, train)
+    return whole
 
 
 def tuned(whole: Grid, by: str, *, retry: bool = False) -> Grid:
@@ -352,12 +359,25 @@ def _check_files(paths: Any, where: str) -> None:
             raise SettingsError(f"{where}: there is no file {path}")
 
 
+def _check_choice(task: Task, trials: list[Trial], by: str, origin: str) -> None:
+    """Refuse a choice of labels by a validation that does not take place, or by a loss that it lacks."""
+    if by == "loss" and task.validation_loss is None:
+        raise SettingsError(
+            f"{origin}: tuning.by is 'loss', but a validation of task {task.name!r} has none; leave it out"
+        )
+    for trial in trials:
+        if not task.validates(trial.settings):
+            raise SettingsError(
+                f"{origin}: trial {trial.name}: tuning chooses by validation, but training.eval_strategy is "
+                "'no'"
+            )
+
+
 def _check(
-    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
+    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, there: set[str]
 ) -> None:
-    """Refuse invalid settings before a trial runs."""
+    """Refuse invalid settings before a trial runs; of the trials `there` only the names are checked."""
     before = set[str]()
-    there = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
     names, order = (
         {trial.name for trial in trials},
         list(dict.fromkeys(trial.variant.name for trial in trials)),
@@ -390,10 +410,12 @@ def _check(
                 except (DataError, PositionError) as error:
                     raise SettingsError(f"{where}: test {test}: {error}") from None
         before.add(trial.name)
+
+
+def _check_data(task: Task, trials: list[Trial], origin: str, train: bool) -> None:
+    """Refuse trials whose files or checkpoints are missing, or have changed since they began."""
     complete = set[str]()
     for trial in trials:
-        if trial.name in there:
-            continue
         where = f"{origin}: trial {trial.name}"
         for key in sorted(vars(trial.settings.data).keys() & _DATA):
             _check_files(getattr(trial.settings.data, key), f"{where}: data.{key}")
@@ -411,12 +433,19 @@ def _check(
             )
 
 
-def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings, changed; the options of a position model are replaced as a whole.
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any], name: str = "settings") -> dict[str, Any]:
+    """Return nested mappings, changed; rules such as `position_options` and `times` are replaced as a whole.
+
+    Args:
+        base: the mappings.
+        changes: what replaces values in them, or is added to them.
+        name: name of the mappings, for messages.
 
     Example:
         >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}})
         {'a': {'b': 3, 'c': 2}}
+        >>> merged({"times": {"mode": "stretch"}}, {"times": None})
+        {'times': None}
 
     Raises:
         SettingsError: if a mapping would replace another value, or another value a mapping.
@@ -424,10 +453,10 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     both = dict(base)
     for key, value in changes.items():
         before = both.get(key)
-        inside = isinstance(before, Mapping) and key != "position_options"
+        inside = isinstance(before, Mapping) and key not in _WHOLE
         if inside and not isinstance(value, Mapping):
-            raise SettingsError(f"settings.{key} is {value!r}; it must be a mapping")
+            raise SettingsError(f"{name}.{key} is {value!r}; it must be a mapping")
         if isinstance(value, Mapping) and not isinstance(before or {}, Mapping):
-            raise SettingsError(f"settings.{key} is {before!r}; it must be a mapping")
-        both[key] = merged(both[key], value) if inside else value
+            raise SettingsError(f"{name}.{key} is {before!r}; it must be a mapping")
+        both[key] = merged(both[key], value, f"{name}.{key}") if inside else value
     return both

@@ -193,7 +193,8 @@ class StudySettings:
             "all". Empty leaves their default. A model that sets the option itself has one variant.
         axes: further axes by a name of yours, each with labels and the settings that a label changes, as in
             {rate: {"2e-5": {training: {learning_rate: 2.0e-5}}}}. Every model is run on all combinations of
-            labels, one variant each. A label replaces what the model sets.
+            labels, one variant each. A label changes what the model sets; `position_options`, `times` and
+            `reading` it replaces as a whole, by null too.
         tuning: an axis of which each variant is trained with the label that is best for it, such as its
             learning rate. Its label ends the variant's name.
         seeds: seeds of the training, one trial each. The trials run seed by seed.

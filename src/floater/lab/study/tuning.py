@@ -50,17 +50,19 @@ def tried(trials: Sequence[Trial], by: str, task: Task, retry: bool = False) -> 
     """
     variants: dict[str, dict[str, Tried]] = {}
     for trial in trials:
-        chooser = {"metric": "loss", "greater": False} if by == "loss" else task.best(trial.settings)
-        variants.setdefault(trial.variant.key, {})[str(trial.variant.tuned)] = _read(trial, retry, **chooser)
+        loss = task.validation_loss or ""
+        chooser = {"metric": loss, "greater": False} if by == "loss" else task.best(trial.settings)
+        label = str(trial.variant.tuned)
+        variants.setdefault(trial.variant.key, {})[label] = _read(trial, retry, loss, **chooser)
     return variants
 
 
-def _read(trial: Trial, retry: bool, metric: str, greater: bool) -> Tried:
+def _read(trial: Trial, retry: bool, loss: str, metric: str, greater: bool) -> Tried:
     if is_trained(trial.run):
         result = json.loads((trial.run / RESULT).read_text(encoding="utf-8"))
         if metric not in result:
             return Tried(metric, error=f"its validation has no {metric}")
-        return Tried(metric, result[metric], greater, result.get("loss", math.inf))
+        return Tried(metric, result[metric], greater, result.get(loss, math.inf))
     failed = trial.error.is_file() and not retry
     return Tried(metric, error=last_error(trial) if failed else "")
 

@@ -23,6 +23,7 @@ class TaskDefinition(ABC):
     metric: ClassVar[str]
     greater: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ()
+    validation_loss: ClassVar[str | None] = "loss"
     example: ClassVar[str] = "example"
     unit: ClassVar[str] = "tokens"
     shorten: ClassVar[str] = ""
@@ -128,6 +129,10 @@ class TaskDefinition(ABC):
     def before(self, prepared: Prepared) -> dict[str, Any]:
         """Return the entries of the result about the initial model."""
         return {}
+
+    def validates(self, settings: Any) -> bool:
+        """Return whether `final` has the scores of the validation set."""
+        return True
 
     def final(self, prepared: Prepared) -> dict[str, Any]:
         """Return the entries of the result about the final model; by default its validation scores."""

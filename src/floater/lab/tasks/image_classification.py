@@ -94,6 +94,7 @@ class ImageClassification(Task):
     Settings = ImageSettings
     metric, example, unit, output = "accuracy", "image", "patches", "classes"
     metrics = ("accuracy",)
+    validation_loss = None
     load_processor = staticmethod(ImageConfig.from_pretrained)
 
     def read(self, settings: ImageSettings) -> Splits:

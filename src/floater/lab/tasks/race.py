@@ -71,6 +71,7 @@ class Race(FineTuning):
     stored = (Features,)
     Auto = AutoModelForMultipleChoice
     metric = "accuracy"
+    validation_loss = None
     example = "question"
 
     def read_test(self, settings: Any, source: str, *, labelled: bool = True) -> list[Question]:

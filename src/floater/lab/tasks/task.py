@@ -62,8 +62,9 @@ class Task(TaskDefinition):
 
     Class attributes: `name` is the name of the task in configurations; `Settings` the dataclass of its
     configuration; `metric` the score that selects the best validation, `greater` whether a greater value is
-    better; `metrics` the scores of `measure` that a study can compare variants by; `example` and `unit` are
-    the nouns for an example and the unit of its length in messages;
+    better; `metrics` the scores of `measure` that a study can compare variants by; `validation_loss` the name
+    of the loss among the scores of a validation, None for none; `example` and `unit` are the nouns for an
+    example and the unit of its length in messages;
     `shorten` is a hint in messages on how to exclude long examples; `output` is the noun for the lines that
     `floater evaluate --output` writes, if any; `reads_tables` whether data.train and data.valid may be tables
     or data sets with splits (`floater.lab.tasks.corpora.tables`); `Trainer` is the class of the Trainer.

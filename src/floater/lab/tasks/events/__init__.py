@@ -44,6 +44,7 @@ class Events(Task):
 
     Settings = EventsSettings
     metric, greater, example, unit = "nll", False, "piece", "events"
+    validation_loss = "nll"
     load_processor = staticmethod(EventsConfig.from_pretrained)
     shorten = ", or lower data.max_events"
 

@@ -91,6 +91,7 @@ class Squad(FineTuning):
     Settings = SquadSettings
     Auto = AutoModelForQuestionAnswering
     metric = "f1"
+    validation_loss = None
 
     def read(self, settings: SquadSettings) -> Splits:
         data = settings.data

@@ -172,9 +172,12 @@ class Translation(Task):
             )
         return measurement
 
+    def validates(self, settings: TranslationSettings) -> bool:
+        return settings.training.evaluates != "no"
+
     def final(self, prepared: Prepared) -> dict[str, Any]:
         settings = prepared.settings
-        if settings.training.evaluates == "no":
+        if not self.validates(settings):
             return {}
         return self.score(settings, prepared.model, prepared.processor, prepared.valid).scores
 
