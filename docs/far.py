@@ -195,12 +195,19 @@ def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
 
 
 def exact_matches(file: Path, low: int, names: str) -> dict[tuple[str, str], dict[int, float]]:
-    """Return the exact matches of a bin of lengths by seed, for the two groups of a pattern of names."""
+    """Return the exact matches of a bin of lengths by seed, for the two groups of a pattern of names.
+
+    Raises:
+        ValueError: if the file has several names of a variant, as while the choice of its rate is open.
+    """
     by_variant: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    models: dict[tuple[str, str], str] = {}
     for row in read(file):
         if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
-            name, condition = re.fullmatch(names, row["model"]).groups()  # type: ignore[union-attr]
-            by_variant[name, condition][int(row["seed"])] = float(row["score"])
+            key = re.fullmatch(names, row["model"]).groups()  # type: ignore[union-attr]
+            if models.setdefault(key, row["model"]) != row["model"]:
+                raise ValueError(f"{file} has scores of {models[key]} and {row['model']}; one must be chosen")
+            by_variant[key][int(row["seed"])] = float(row["score"])
     return dict(by_variant)
 
 

@@ -163,6 +163,7 @@ def paired_tests(sides: Mapping[Key, tuple[BySeed, BySeed]], *, family: int) -> 
     differences = {
         key: [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
         for key, (ours, theirs) in sides.items()
+        if ours.keys() & theirs.keys()
     }
     ps = {key: p for key, values in differences.items() if (p := paired_t_p(values)) is not None}
     shown = {key: shown_p(p) for key, p in holm_corrected(ps, family).items()}

@@ -128,6 +128,19 @@ def test_few_data_has_the_tests_of_its_plan(tmp_path: Path) -> None:
     assert [rows[i][columns["p, 17–32"]] for i in (3, 5)] == ["1.000", "< 0.001"]
 
 
+def test_scores_of_an_open_choice_are_refused_and_a_variant_without_rivals_has_no_test(
+    tmp_path: Path,
+) -> None:
+    lines = ["model,seed,test,metric,low,score", "t5-500-1e-3,26,lengths,exact,0,90"]
+    file = tmp_path / "scores.csv"
+    file.write_text("\n".join(lines))
+    (row,) = few_data.few_data(file).splitlines()[2:]
+    assert row.split("|")[1:5] == [" 500 ", " `t5` ", " 90.0 ", "  "]
+    file.write_text("\n".join([*lines, "t5-500-3e-3,26,lengths,exact,0,10"]))
+    with pytest.raises(ValueError, match="has scores of t5-500-1e-3 and t5-500-3e-3; one must be chosen"):
+        few_data.few_data(file)
+
+
 def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
     """Against scipy's test of Welch, with Holm's factors over all encodings and problems."""
     from scipy.stats import ttest_ind

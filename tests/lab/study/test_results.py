@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from scipy.stats import ttest_ind, ttest_rel
 from floater.lab.settings import SettingsError, make
 from floater.lab.study import figures, panels, report, results, summary, tables
 from floater.lab.study.column import Column
+from floater.lab.study.grid import planned
 from floater.lab.study.results import Outcome, Results, gather
+from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import task
 from floater.lab.tasks.measurement import Array
 
@@ -228,6 +231,21 @@ def test_a_model_is_compared_with_the_baseline_on_each_task(baseline: str | None
     assert "Against `plain` (with the same task): significantly better: `flow-RTE` (+20.0)." in rte
     marked = {row[0].text: row[2].text[-1] for row in tables.scores(actual).rows}
     assert (marked["flow-RTE"], marked["plain-RTE"]) == ("▲", "0")
+
+
+def test_lengths_of_several_problems_have_all_their_units(tmp_path: Path) -> None:
+    data = {"lengths": [3, 8], "longest": 16, "train": 100}
+    tree = {
+        "folder": str(tmp_path),
+        "task": "generated",
+        "settings": {"data": data, "model": {"preset": "tiny", "max_length": 99}},
+        "models": {"none": {}},
+        "axes": {"problem": {name: {"data": {"problem": name}} for name in ("parity", "copy", "reverse")}},
+        "seeds": [1],
+        "tests": {"lengths": {}},
+    }
+    settings = make(StudySettings, tree, "here")
+    assert Results(settings, planned(settings, "here"), []).lengths == "bits or symbols"
 
 
 def test_labels_of_one_model_are_compared_with_its_first() -> None:

@@ -143,6 +143,7 @@ def test_a_model_whose_labels_all_failed_is_tried_once_and_no_reference(
     results = run.study(three)
     assert len(inline.started) == len({*inline.started}) == 6
     assert not results.references, "not another model in its place"
+    assert results.baseline is None
     assert not results.comparisons
 
 

@@ -177,9 +177,13 @@ class Results:
 
     @cached_property
     def baseline(self) -> Variant | None:
-        """Return the variant that all others are compared with; None where each has that of its labels."""
+        """Return the variant that all others are compared with.
+
+        None where each has that of its labels, or where the label of the baseline is not chosen.
+        """
         bases = {variant.name: variant for variant in self.references.values()}
-        return None if len(bases) > 1 else next(iter([*bases.values(), *self.by_key.values()]), None)
+        alone = self.grid.variants if len(self.grid.variants) == 1 else []
+        return None if len(bases) > 1 else next(iter([*bases.values(), *alone]), None)
 
     @property
     def base_name(self) -> str:
@@ -191,8 +195,10 @@ class Results:
 
     @property
     def lengths(self) -> str:
-        """Return the unit of the lengths of the test examples."""
-        return registry.task(self.settings.task).lengths(self.grid.trials[0].settings)
+        """Return the unit of the lengths of the test examples, or all units."""
+        task = registry.task(self.settings.task)
+        *others, last = dict.fromkeys(task.lengths(trial.settings) for trial in self.grid.trials)
+        return f"{', '.join(others)} or {last}" if others else last
 
     @property
     def selects(self) -> bool:

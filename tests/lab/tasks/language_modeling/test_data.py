@@ -87,6 +87,15 @@ def test_a_row_is_as_full_as_whole_sentences_make_it() -> None:
     assert [row["parts"] for row in rows] == [[6, 3], [5]]
 
 
+def test_rows_of_a_table_without_a_document_are_documents(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.csv").write_text("text,document\none,\ntwo,\n,\nthree,a\nfour,a\nfive,b\n")
+    expected = [["one"], ["two"], ["three", "four"], ["five"]]
+    assert read_documents(str(tmp_path / "a.csv"), "blank line") == expected
+    assert f"{tmp_path / 'a.csv'}: 1 rows without a text are skipped" in caplog.text
+
+
 def test_a_batch_says_which_tokens_share_a_document() -> None:
     rows = Rows.of([[np.array([5, 2])], [np.array([6, 2])], [np.array([7, 8, 9, 9, 2])]], 8, begin=BEGIN)
     batch = causal_batch([rows[0], rows[1]], pad=0, begin=BEGIN)

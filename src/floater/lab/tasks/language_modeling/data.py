@@ -36,7 +36,8 @@ def read_documents(
     Args:
         files: path of a file, or several paths; see `tables` for those of tables.
         ends: end of a document, besides that of a file: "blank line", which in a table is the end of a row,
-            "line", or nothing more, "file". Rows with the same value in a column `document` are one document.
+            "line", or nothing more, "file". Consecutive rows with the same value in a column `document` are
+            one document; a row without a value is one of its own.
         columns: names of the columns of tables, by role: "text", and "document".
 
     Returns:
@@ -68,10 +69,13 @@ def _lines(name: str, columns: Mapping[str, str] | None) -> Iterator[tuple[str, 
         yield from ((line, not line.strip()) for line in plain_lines(name))
         return
     table = read_table(name, ["text"], columns, optional=["document"])
-    texts, of = table.texts("text"), table.values.get("document")
-    for row, text in enumerate(texts):
+    texts = table.texts("text")
+    of = table.values.get("document") or [None] * len(texts)
+    if empty := sum(not text.strip() for text in texts):
+        logger.warning("%s: %s rows without a text are skipped", name, f"{empty:,}")
+    for text, document, following in zip(texts, of, [*of[1:], None], strict=True):
         yield from ((line, False) for line in text.split("\n"))
-        yield "", of is None or row + 1 == len(texts) or of[row] != of[row + 1]
+        yield "", document in (None, "") or document != following
 
 
 def plain_lines(name: str) -> Iterator[str]:
