@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from floater.lab.settings import SettingsError, load
+from floater.lab.settings import SettingsError, dump, load
 from floater.lab.study.grid import grid, merged
 from floater.lab.study.short_to_long import TEST
 from floater.lab.tasks.translation import TranslationSettings
 from floater.lab.text.bpe import train_bpe
 from floater.lab.training.contents import contents
+from floater.lab.training.run_data import RunData
 from floater.transformer import FloaterConfig, FloaterModel
 
 from .small import settings
@@ -80,6 +81,24 @@ def test_a_label_replaces_random_times_as_a_whole(tmp_path: Path) -> None:
     asked = settings(tmp_path, settings=common, models={"sinusoidal": {}}, axes=axes, seeds=[1])
     times = [trial.settings.model.times for trial in grid(asked, "here").trials]
     assert times == [None, {"mode": "float"}]
+
+
+def test_trials_that_began_with_other_code_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = tmp_path / "my_positions.py"
+    code.write_text("one = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    asked = settings(tmp_path / "study", imports=["my_positions"], seeds=[1])
+    for trial in grid(asked, "here").trials:
+        trial.run.mkdir(parents=True)
+        RunData(trial.run, trial.settings).write()
+        (trial.run / "config.yaml").write_text(dump(trial.settings))
+    grid(asked, "here")
+    assert "other code" not in caplog.text
+    code.write_text("two = 1\n")
+    grid(asked, "here")
+    assert f"2 trials, such as none-1, began with other code (imports: {code} has changed" in caplog.text
 
 
 def test_a_model_may_have_seeds_of_its_own(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A run resumes on the data that it began with, of whatever task, or says what has changed."""
 
+import importlib
 import json
 import shutil
 import sys
@@ -243,3 +244,27 @@ def test_a_task_of_another_package_is_checked_without_a_line_of_its_own(tmp_path
     again.check()
     with pytest.raises(DataError, match="the valid examples differ, though no file or setting does"):
         again.check_examples(train=["a"], valid=["c"])
+
+
+def test_other_code_of_an_imported_module_is_named_and_accepted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = text(tmp_path / "my_encoding.py", "one = 1")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.import_module("my_encoding")
+    data = OutsideData(text(tmp_path / "train.txt", "a"), {})
+    settings = OutsideSettings(run=str(tmp_path / "run"), data=data, model={}, imports=["my_encoding"])
+    record = RunData(tmp_path / "run", settings)
+    (tmp_path / "run").mkdir()
+    record.write()
+    assert not RunData(tmp_path / "run", settings).code_changes
+    text(Path(code), "one = 1", "two = 2")
+    now = RunData(tmp_path / "run", settings)
+    assert now.code_changes == [f"imports: {code} has changed (1 lines, now 2)"]
+    assert not now.changes
+    now.check()
+    now.write()
+    now.write()
+    accepted = json.loads((tmp_path / "run" / "data.json").read_text())["accepted"]
+    assert accepted == [{"step": 0, "changes": [f"imports: {code} has changed (1 lines, now 2)"]}]
+    assert not RunData(tmp_path / "run", settings).code_changes

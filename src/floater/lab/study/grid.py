@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from floater.lab.training.paths import file_of
 from floater.lab.training.run import BEST, MODEL, find_run
 from floater.lab.training.run_data import RunData
 
+logger = logging.getLogger(__name__)
 _HUB = "hf:"
 _WHOLE = {"position_options", "times", "reading"}
 _FILES = {"source", "reference"}
@@ -414,7 +416,7 @@ def _check(
 
 def _check_data(task: Task, trials: list[Trial], origin: str, train: bool) -> None:
     """Refuse trials whose files or checkpoints are missing, or have changed since they began."""
-    complete = set[str]()
+    complete, older, code = set[str](), list[str](), dict[str, None]()
     for trial in trials:
         where = f"{origin}: trial {trial.name}"
         for key in sorted(vars(trial.settings.data).keys() & _DATA):
@@ -426,11 +428,20 @@ def _check_data(task: Task, trials: list[Trial], origin: str, train: bool) -> No
                 task.check_needs(trial.settings)
             except (DataError, PositionError) as error:
                 raise SettingsError(f"{where}: {error}") from None
-        if trial.run.is_dir() and (changes := RunData(trial.run, trial.settings).changes):
-            raise SettingsError(
-                f"{where}: since its training began, {changes[0]}; delete {trial.run}, or choose another "
-                "folder"
-            )
+        if trial.run.is_dir():
+            data = RunData(trial.run, trial.settings)
+            if data.changes:
+                raise SettingsError(
+                    f"{where}: since its training began, {data.changes[0]}; delete {trial.run}, or choose "
+                    "another folder"
+                )
+            older += [trial.name] * bool(data.code_changes)
+            code |= dict.fromkeys(data.code_changes)
+    if older:
+        logger.warning(
+            "%d trials, such as %s, began with other code (%s); delete those that the change concerns",
+            *(len(older), older[0], "; ".join(code)),
+        )
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any], name: str = "settings") -> dict[str, Any]:

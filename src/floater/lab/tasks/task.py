@@ -121,8 +121,10 @@ class Task(TaskDefinition):
         run = find_run(settings, accept_changed_data=accept_changed_data)
         if (run / MODEL).is_dir():
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
-            if state.is_main_process and (changes := RunData(run, settings).changes):
-                logger.warning("its data have changed since: %s", "; ".join(changes))
+            now = RunData(run, settings)
+            for what, changes in (("data have", now.changes), ("code has", now.code_changes)):
+                if state.is_main_process and changes:
+                    logger.warning("its %s changed since: %s", what, "; ".join(changes))
             return run
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
             # check again: another process may have started the run while it held the lock
@@ -131,6 +133,8 @@ class Task(TaskDefinition):
             data.check()
             if data.is_unknown and state.is_main_process:
                 logger.warning("%s has no record of its data: that they are the same is not checked", run)
+            if data.code_changes and state.is_main_process:
+                logger.warning("%s was begun with other code: %s", run, "; ".join(data.code_changes))
             self.check_needs(settings)
             store = store_of(self, settings, data, encoded or run / ENCODED)
             with main_process_first():

@@ -1,8 +1,9 @@
-"""The data of a run, recorded when its training began, so that it resumes on the same data."""
+"""The data and imported code of a run, recorded when its training began, so that a change is noticed."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +16,12 @@ from floater.lab.training.digests import values_digest
 from floater.lab.training.files import MANIFEST, write_json
 from floater.lab.training.paths import files_named
 
-DATA, VOCABULARY = "data.json", "vocabulary"
+DATA, VOCABULARY, CODE = "data.json", "vocabulary", "imports"
 _SHOWN = 3
 
 
 class RunData:
-    """A comparison of the files and examples of a training run with those that it began with.
+    """A comparison of the files, examples and imported code of a training run with those that it began with.
 
     The record in the run's directory, `DATA`, has the contents of the files by the name of the setting, the
     digests of the examples, and the accepted changes, each with the step at which it was accepted.
@@ -63,6 +64,8 @@ class RunData:
     def _contents(self, before: Contents) -> Contents:
         read = getattr(self.settings, "files_read", lambda: files_named(self.settings.data))
         files = contents(read(), before, without=self.run)
+        if code := [path for name in getattr(self.settings, CODE, []) if (path := _code(name)) is not None]:
+            files |= contents({CODE: code}, before)
         vocabulary = self.run / VOCABULARY
         if vocabulary.is_dir():  # of a sealed one, its seal: damage has a message of its own
             sealed = (vocabulary / MANIFEST).is_file()
@@ -92,6 +95,11 @@ class RunData:
     def changes(self) -> list[str]:
         """Return how the files differ from those that the training began with, one line for each file."""
         return differences(self._before, self._files) if self.is_recorded else []
+
+    @property
+    def code_changes(self) -> list[str]:
+        """Return how imported modules differ from those that the training began with, one line for each."""
+        return _differences(self._before, self._files, CODE) if CODE in self._before else []
 
     @property
     def names(self) -> set[str]:
@@ -145,9 +153,11 @@ class RunData:
             self._settle(_differences(self._before, files, VOCABULARY))
         if self.is_unknown:
             self._new.append("there was no record of the data before")
+        self._new += self.code_changes
         if self._new:
             self._accepted.append({"step": self._step, "changes": self._new})
         self._files, self._new, self.is_recorded = self._files | files, [], True
+        self._before |= {CODE: self._files[CODE]} if CODE in self._files else {}
         sources = {name: [asdict(source) for source in several] for name, several in self._files.items()}
         write_json(self.run / DATA, {"files": sources, "examples": self.examples, "accepted": self._accepted})
 
@@ -161,9 +171,17 @@ class RunData:
         self._new += lines
 
 
+def _code(module: str) -> Path | Part | None:
+    """Return the file of an imported module, or all of a package; None without one."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        return None
+    return Part(Path(file).parent, ("**/*.py",)) if Path(file).name == "__init__.py" else Path(file)
+
+
 def differences(before: Contents, now: Contents) -> list[str]:
-    """Return the differences of the contents that settings name, one line for each file."""
-    return [line for name in before | now for line in _differences(before, now, name)]
+    """Return the differences of the data that settings name, one line for each file."""
+    return [line for name in before | now if name != CODE for line in _differences(before, now, name)]
 
 
 def _differences(before: Contents, now: Contents, name: str) -> list[str]:
