@@ -140,11 +140,11 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     trials = _trials(task, settings, common, variants, origin)
     if settings.tuning.axis is not None:
         _check_choice(task, trials, settings.tuning.by, origin)
-    there = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
-    _check(task, trials, tests, origin, there)
+    finished = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
+    _check(task, trials, tests, origin, finished)
     whole = _grid(settings, variants, trials, tests, task)
     read = whole if train else tuned(whole, settings.tuning.by)
-    _check_data(task, [trial for trial in read.trials if trial.name not in there], origin, train)
+    _check_data(task, [trial for trial in read.trials if trial.name not in finished], origin, train)
     return whole
 
 
@@ -376,9 +376,9 @@ def _check_choice(task: Task, trials: list[Trial], by: str, origin: str) -> None
 
 
 def _check(
-    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, there: set[str]
+    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, finished: set[str]
 ) -> None:
-    """Refuse invalid settings before a trial runs; of the trials `there` only the names are checked."""
+    """Refuse invalid settings before a trial runs; of `finished` trials only the names are checked."""
     before = set[str]()
     names, order = (
         {trial.name for trial in trials},
@@ -387,7 +387,7 @@ def _check(
     variants: dict[str, Variant] = {}
     for trial in trials:
         where = f"{origin}: trial {trial.name}"
-        first = trial.variant.name not in variants and trial.name not in there
+        first = trial.variant.name not in variants and trial.name not in finished
         if (
             trial.name in before
             or variants.setdefault(trial.variant.name, trial.variant) is not trial.variant
