@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from floater.encodings import AttentionContext, build
+from floater.encodings import AttentionContext, PositionError, build
 from floater.encodings.attention import AttentionCall, project_qkv
 from floater.encodings.composed.clock import Clock
 from floater.encodings.measure import attention_context, respond
 from floater.encodings.relative.knots import interpolate, knots
 from floater.positions import Positions
 from floater.testing import check_refusal
-from floater.transformer import FloaterConfig, FloaterForCausalLM
+from floater.transformer import FloaterConfig, FloaterForCausalLM, kernels
 from floater.transformer.kernels import Plain, Tiled
 
 DIM, HEADS, LENGTH = 16, 2, 7
@@ -381,3 +381,42 @@ def test_documents_of_real_times_begin_anew():
     assert_close(whole[..., 3:, 3:], alone)
     times = packed.but(query=packed.query + 0.5, key=packed.key + 0.5)
     assert_close(logits(clock, times, x)[..., 3:, 3:], alone)
+
+
+def test_powers_below_one_have_gradients_at_distance_zero():
+    torch.manual_seed(0)
+    model = make({"name": "kerple", "kind": "power"}).double()
+    with torch.no_grad():
+        model.inner.r2.fill_(0.5)
+    x = torch.randn(1, LENGTH, DIM, dtype=torch.float64, requires_grad=True)
+    logits(model, Positions.arange(LENGTH), x).square().sum().backward()
+    tensors = [x, model.weight, model.bias_of_rate, *model.inner.parameters()]
+    assert all(tensor.grad is None or bool(tensor.grad.isfinite().all()) for tensor in tensors)
+    assert bool(model.weight.grad.any())
+
+
+@pytest.mark.parametrize("name", ["rotary", "alibi", "sinusoidal"])
+@pytest.mark.parametrize("scaling", ["t5", "deberta"])
+def test_a_clock_leaves_the_scale_to_another_part(name, scaling):
+    """As the encoding that it drives does."""
+    sizes = {"dim": DIM, "heads": HEADS, "layers": 2, "max_length": 16}
+    plain, driven = (
+        build("compose", **sizes, models=[part, scaling]) for part in (name, {"name": "clock", "model": name})
+    )
+    assert driven.scale(8) == plain.scale(8)
+    assert driven.query_gain(8) == plain.query_gain(8)
+
+
+@torch.no_grad()
+def test_a_clock_does_not_sum_over_a_part_of_a_text(monkeypatch):
+    monkeypatch.setattr(kernels, "in_context_parallel", lambda: True)
+    ids = torch.tensor([[3, 4, 5]])
+    for driven in (False, True):
+        position = {"name": "rotary"} | ({"clock": {}} if driven else {})
+        config = FloaterConfig.preset("tiny", vocab_size=9, position=position, dropout=0.0)
+        model = FloaterForCausalLM(config).eval()
+        if driven:
+            with pytest.raises(PositionError, match="context_parallel shows Clock a part of each text"):
+                model(ids)
+        else:
+            model(ids)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import floater
 from floater.encodings.errors import PositionError
-from floater.pretrained import ExportError, PlugError, export
+from floater.pretrained import ExportError, ExtendError, PlugError, export
 from floater.pretrained.clocks import ROTARY
 
 from . import zoo
@@ -169,3 +170,52 @@ def test_it_refuses(tmp_path: Path) -> None:
     cache = plain(zoo.text(), use_cache=True).past_key_values
     with pytest.raises(PlugError, match="the cache has 7 tokens and the sums of a clock for 0"):
         model(zoo.text(), past_key_values=cache)
+
+
+@pytest.mark.parametrize("method", ["linear", "yarn", "ntk", "dynamic", "self_extend"])
+def test_a_clock_turns_the_frequencies_of_an_extension(method: str, tmp_path: Path) -> None:
+    """Loading extends first, then plugs."""
+    model = stirred("llama")
+    floater.extend(model, 2 * model.config.max_position_embeddings, method)
+    ids = zoo.text(1, model.config.max_position_embeddings // 2)
+    expected = zoo.output(model, input_ids=ids)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        tmp_path, attn_implementation=model.config._attn_implementation
+    )
+    torch.testing.assert_close(zoo.output(loaded.eval(), input_ids=ids), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_frequencies_that_each_pass_computes_have_no_clock() -> None:
+    clocked, length = stirred("llama"), 2 * zoo.build("llama").config.max_position_embeddings
+    with pytest.raises(ExtendError, match="has a clock, which turns a rotation of fixed frequencies; 'clex'"):
+        floater.extend(clocked, length, "clex")
+    extended = zoo.build("llama")
+    floater.extend(extended, length, "clex")
+    with pytest.raises(PlugError, match="the extension of this LlamaForCausalLM, 'clex', computes them in"):
+        floater.plug(extended, clock={})
+
+
+def test_adapters_that_are_disabled_or_have_no_clock_leave_the_model_as_it_was() -> None:
+    model = zoo.build("llama")
+    ids = zoo.text()
+    floater.plug(model, clock={})
+    before = zoo.output(model, input_ids=ids)
+    lora: Any = get_peft_model(model, LoraConfig(target_modules=["q_proj"], modules_to_save=["floater"], r=2))
+    with torch.no_grad():
+        lora.base_model.model.floater.modules_to_save["default"].weight.normal_(std=0.5)
+    assert not torch.equal(zoo.output(lora, input_ids=ids), before)
+    with lora.disable_adapter():
+        assert torch.equal(zoo.output(lora, input_ids=ids), before)
+    lora.add_adapter("b", LoraConfig(target_modules=["q_proj"], r=2))
+    lora.set_adapter("b")
+    assert torch.equal(zoo.output(lora, input_ids=ids), before)
+
+
+def test_continuous_batching_and_parts_of_a_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = stirred("llama")
+    with pytest.raises(PlugError, match="no continuous batching, which joins texts in a row"):
+        model.generate_batch([[3, 4, 5]])
+    monkeypatch.setattr("floater.pretrained.clocks.in_context_parallel", lambda: True)
+    with pytest.raises(PlugError, match="a clock sums over all tokens of a text, of which context_parallel"):
+        model(zoo.text())

@@ -93,6 +93,14 @@ def test_what_cannot_be_baked_is_named():
         build_model({"position": "sinusoidal"}).bake(4)
     with pytest.raises(PositionError, match="normalise=True"):
         build_model({"position": "floater_relative", "position_options": {"normalise": True}}).bake(4)
+    between = {"position": "floater", "times": {"mode": "float", "max_scale": 2.5}}
+    with pytest.raises(PositionError, match="texts are read at times between whole ones"):
+        build_model(between).bake(4)
+    clocked = build_model({"position": ["floater", {"name": "alibi", "clock": {}}]})
+    before = {name: parameter.clone() for name, parameter in clocked.state_dict().items()}
+    with pytest.raises(PositionError, match="the times of a clock depend on the text"):
+        clocked.bake(4)
+    assert before.keys() == clocked.state_dict().keys(), "no part is baked without the others"
     model = build_model(MODELS["floater"])
     with pytest.raises(ValueError, match=re.escape("at least 1 position, got 0")):
         model.bake(0)

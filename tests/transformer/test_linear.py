@@ -17,7 +17,7 @@ from floater.transformer import (
     FloaterForMaskedLM,
     FloaterModel,
 )
-from floater.transformer.linear import directions, linear_attention, random_features
+from floater.transformer.linear import directions, feature_count, linear_attention, random_features
 
 LINEAR = {"attention": "linear"}
 
@@ -181,6 +181,29 @@ def test_features_of_long_vectors_neither_overflow_nor_lose_their_gradient(queri
     assert bool(features.isfinite().all())
     (gradient,) = torch.autograd.grad(features.sum(), x)
     assert bool(gradient.isfinite().all())
+
+
+@pytest.mark.parametrize("width", [64, 256, 512])
+def test_random_features_of_wide_heads_do_not_vanish(width):
+    """The estimates scatter, but have the size of the softmax."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 1, 64, width, generator=generator)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    w = directions(feature_count(width), width, 0, torch.device("cpu"))
+    assert 0.5 < float(linear_attention(q, k, v, scale=width**-0.5, w=w).norm() / expected.norm()) < 4
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", ["linear", "performer"])
+def test_sums_over_long_texts_pass_the_range_of_half_precision(kind, causal, autocast):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 1, 1, 1500, 64, generator=generator).half()
+    w = directions(266, 64, 0, torch.device("cpu")) if kind == "performer" else None
+    expected = linear_attention(*(x.float() for x in (q, k, v)), scale=0.125, causal=causal, w=w)
+    with torch.autocast("cpu", torch.float16, enabled=autocast):
+        actual = linear_attention(q, k, v, scale=0.125, causal=causal, w=w)
+    torch.testing.assert_close(actual.float(), expected, rtol=2e-3, atol=2e-3)
 
 
 @torch.no_grad()

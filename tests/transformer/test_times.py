@@ -145,6 +145,12 @@ def test_what_cannot_be_trained_is_refused():
     for name, mode, why in (
         ("sinusoidal", "stretch", "times.relative is True, but 'sinusoidal' reads no distances"),
         ("forgetting", "subset", "times.relative is True, but 'forgetting' reads no distances"),
+        (
+            "untied_cls",
+            "subset",
+            "'untied_cls' with cls='first' finds .CLS. by its position",
+        ),
+        ("tupe_r", "float", "'tupe_r' with cls='first' finds .CLS. by its position"),
         ("shaw", "stretch", "mode is 'stretch', but 'shaw' is defined at whole times only; valid: 'subset'"),
     ):
         with pytest.raises(PositionError, match=why):

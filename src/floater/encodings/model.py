@@ -168,6 +168,13 @@ class PositionModel(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise the model's own parameters."""
 
+    def check_bake(self) -> None:
+        """Refuse to bake a model whose vectors or biases depend on more than positions; by default none.
+
+        Raises:
+            PositionError: if the model cannot be baked.
+        """
+
     def bake(self, length: int) -> None:
         """Replace the model's own flows by their vectors at positions 0, ..., length - 1, for inference."""
 

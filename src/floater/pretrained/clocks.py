@@ -13,6 +13,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from floater.encodings.checks import one_of
 from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype
+from floater.positions.tracing import in_context_parallel
 from floater.pretrained.families import PlugError
 from floater.pretrained.find import BodySpec
 
@@ -52,9 +53,12 @@ class Clocks(nn.Module):
 
 
 def active(part: Any) -> Any:
-    """Return a part of a model; if PEFT has a copy for an adapter, the trained copy."""
+    """Return a part of a model; if PEFT keeps a copy for the active adapter, the copy."""
     copies = getattr(part, "modules_to_save", None)
-    return part if copies is None else copies[part.active_adapters[0]]
+    if copies is None:
+        return part
+    adapter = next(iter(part.active_adapters), None)
+    return part.original_module if part.disable_adapters or adapter not in copies else copies[adapter]
 
 
 class Turn:
@@ -66,15 +70,20 @@ class Turn:
 
     Args:
         root: plugged model, whose `floater` has the clocks.
-        rotary: module with the frequencies.
+        body: part of it whose `rotary_emb` has the frequencies, also after an extension.
         index: index of the clock.
         blocks: number of blocks of the model, hence of layers of a cache.
     """
 
-    def __init__(self, root: nn.Module, rotary: nn.Module, index: int, blocks: int) -> None:
-        self.root, self.rotary, self.index, self.blocks = root, rotary, index, blocks
+    def __init__(self, root: nn.Module, body: Any, index: int, blocks: int) -> None:
+        self.root, self.body, self.index, self.blocks = root, body, index, blocks
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if in_context_parallel():
+            raise PlugError(
+                "a clock sums over all tokens of a text, of which context_parallel shows a part; unplug it "
+                "first"
+            )
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
         clocks: Clocks = active(self.root.floater)
@@ -86,7 +95,8 @@ class Turn:
         if clocks.rate == "angle":
             angle = sums[:, 0]
         else:
-            angle = sums[:, 0] * cast(Tensor, self.rotary.inv_freq).to(device=hidden.device, dtype=wide)
+            frequencies = cast(Tensor, self.body.rotary_emb.inv_freq)
+            angle = sums[:, 0] * frequencies.to(device=hidden.device, dtype=wide)
         angle = angle.float().expand(-1, -1, cos.shape[-1] // 2)
         angle = torch.cat([angle, angle], -1)
         turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
@@ -159,11 +169,15 @@ def add_clocks(
         PlugError: if it is not a rotary model of a supported family.
     """
     body: Any = model.get_submodule(specs[0].path)
-    rotary: Any = getattr(body, "rotary_emb", None)
-    if len(specs) > 1 or body.config.model_type not in ROTARY or not hasattr(rotary, "inv_freq"):
+    if len(specs) > 1 or body.config.model_type not in ROTARY:
         raise PlugError(
             f"a clock turns the rotation of one body of: {', '.join(ROTARY)}; this model is a "
             f"'{body.config.model_type}'"
+        )
+    if not hasattr(body.rotary_emb, "inv_freq"):
+        raise PlugError(
+            f"a clock turns a rotation of fixed frequencies, and the extension of this "
+            f"{type(model).__name__}, 'clex', computes them in each pass; extend by another method"
         )
     paths = {block: part.path.rpartition(".")[0] for part in specs[0].projections for block in part.blocks}
     modules = [body.get_submodule(path) for block, path in sorted(paths.items()) if block in blocks]
@@ -172,7 +186,7 @@ def add_clocks(
         raise PlugError(f"none of blocks {list(blocks)} rotates its queries and keys")
     clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
     handles = [
-        module.register_forward_pre_hook(Turn(model, rotary, index, specs[0].depth), with_kwargs=True)
+        module.register_forward_pre_hook(Turn(model, body, index, specs[0].depth), with_kwargs=True)
         for index, module in enumerate(turned)
     ]
     return clocks, handles

@@ -25,6 +25,7 @@ from floater.transformer.blocks import Block
 from floater.transformer.config import FloaterConfig
 from floater.transformer.recipe import Recipe
 from floater.transformer.stacks import Stack
+from floater.transformer.times import Times
 
 # arguments of Hugging Face's Trainer and generate that change no result here
 _HARMLESS = {"cache_position", "logits_to_keep", "num_items_in_batch", "use_cache"}
@@ -279,7 +280,16 @@ class FloaterPreTrainedModel(PreTrainedModel):
         check_length(length)
         if not any(isinstance(module, FlowEncoder) for module in self.modules()):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
-        for model in [module for module in self.modules() if isinstance(module, PositionModel)]:
+        models = [module for module in self.modules() if isinstance(module, PositionModel)]
+        times = Times.of(self.config.times, self.config.training_length)
+        if times is not None and times.mode == "float" and times.max_scale > 1:
+            raise PositionError(
+                "times.mode is 'float', so that texts are read at times between whole ones; vectors and "
+                "biases are baked at whole ones"
+            )
+        for model in models:  # before one is baked
+            model.check_bake()
+        for model in models:
             model.bake(length)
         shared, baked = self.config, copy.copy(self.config)
         baked.baked = length

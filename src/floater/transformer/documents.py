@@ -113,6 +113,8 @@ class FloaterForDocuments(FloaterPreTrainedModel):
             position_options=config.word_position_options or {},
             num_hidden_layers=config.word_layers,
             training_length=config.word_length,
+            times=None,  # these and the reading are rules for sentences
+            reading=None,
         )
         self.words = Encoder(below)
         self.encoder = Encoder(config)

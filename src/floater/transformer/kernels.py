@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from floater.encodings import PositionError
 from floater.encodings.attention import AttentionCall
+from floater.encodings.composed.clock import Clock
 from floater.positions.tracing import in_context_parallel
 from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
@@ -194,6 +195,7 @@ def check_part(call: AttentionCall, kernel: Kernel) -> None:
     if not in_context_parallel():
         return
     plain = isinstance(kernel, Sdpa) and call.mask is None and call.temperature is None
+    plain = plain and not any(isinstance(part, Clock) for part in call.position.modules())
     if not plain or call.position.overrides("bias") or "documents" in call.position.card.exceptions:
         raise PositionError(
             f"context_parallel shows {type(call.position).__name__} a part of each text; it serves encodings "

@@ -65,8 +65,8 @@ def directions(count: int, width: int, seed: int, device: torch.device) -> Tenso
 def random_features(x: Tensor, w: Tensor, *, queries: bool) -> Tensor:
     """Return exp(w_r x - |x|^2 / 2), whose products of a query and a key are exp(q k) in expectation.
 
-    Choromanski et al. 2021, lemma 1, up to a factor that cancels in the ratio of sums: of each query, and of
-    all keys, which does not depend on them, so that no key changes what an earlier one counts.
+    Choromanski et al. 2021, lemma 1, up to a factor of each query that cancels in the ratio of sums. Features
+    of keys end at e^70, so that sums of them stay finite; only keys near a long direction reach it.
 
     Args:
         x: (..., width).
@@ -81,8 +81,7 @@ def random_features(x: Tensor, w: Tensor, *, queries: bool) -> Tensor:
     exponent = x @ w.mT
     if queries:  # |q|^2 / 2 is a factor of the query, too
         return (exponent - exponent.detach().amax(-1, keepdim=True)).exp()
-    highest = w.square().sum(-1).max() / 2  # of any key
-    return (exponent - x.square().sum(-1, keepdim=True) / 2 - (highest - 80).clamp(min=0)).exp()
+    return (exponent - x.square().sum(-1, keepdim=True) / 2).clamp(max=70).exp()
 
 
 def linear_attention(
@@ -120,12 +119,18 @@ def linear_attention(
         >>> linear_attention(x, x, v, scale=1.0).flatten().tolist()
         [3.0, 3.0, 3.0]
     """
-    dtype, q, k = v.dtype, q * scale**0.5, k * scale**0.5
+    wide = torch.promote_types(v.dtype, torch.float32)  # sums over a text pass the range of float16
+    with torch.autocast("cpu" if v.is_meta else v.device.type, enabled=False):
+        out = _ratio(*(part.to(wide) * scale**0.5 for part in (q, k)), v.to(wide), mask, causal, w)
+    return out.to(v.dtype)
+
+
+def _ratio(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, w: Tensor | None) -> Tensor:
+    """Return `linear_attention` of scaled queries and keys."""
     if w is None:
         q, k = feature(q), feature(k)
-    else:  # exponentials have the range of float32
-        wide = torch.promote_types(dtype, torch.float32)
-        q, k, v, w = (part.to(wide) for part in (q, k, v, w))
+    else:
+        w = w.to(q.dtype)
         q, k = random_features(q, w, queries=True), random_features(k, w, queries=False)
     length, slots = q.shape[2], k.shape[2]
     more = torch.cat([v, torch.ones_like(v[..., :1])], -1)  # the last column sums the weights
@@ -140,7 +145,7 @@ def linear_attention(
         out = _causal(q, k, more) if causal else q @ (k.transpose(-1, -2) @ more)
     total = out[..., -1:]
     ratio = out[..., :-1] / total.clamp(min=torch.finfo(total.dtype).tiny)
-    return torch.where(total > 0, ratio, 0.0).to(dtype)
+    return torch.where(total > 0, ratio, 0.0)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -222,6 +222,11 @@ def check_times(times: Times, position: PositionModel, name: str) -> None:
         PositionError: if the encoding reads no times, or counts tokens and times are not whole.
     """
     if times.relative:
+        if any(getattr(part, "cls", None) == "first" for part in position.modules()):
+            raise PositionError(
+                f"times.relative is True, but '{name}' with cls='first' finds [CLS] by its position, which "
+                "is a random time; choose cls='special' or 'none'"
+            )
         if position.card.point not in ("relative", "both") or position.derives_positions:
             raise PositionError(
                 f"times.relative is True, but '{name}' reads no distances, so nothing would change; relative "

@@ -229,10 +229,14 @@ class Clock(PositionModel):
         else:
             idle = {"embed", "block", "projection_bias"}
             idle |= {"bias"} if isinstance(self.inner, TimedRotation) else set()
+        idle |= {hook for hook in ("scale", "query_gain") if not self.inner.overrides(hook)}
         return super().overrides(*(hook for hook in hooks if hook not in idle))
 
-    def bake(self, length: int) -> None:
+    def check_bake(self) -> None:
         raise PositionError("the times of a clock depend on the text: there is nothing to bake")
+
+    def bake(self, length: int) -> None:
+        self.check_bake()
 
     def prepare(self, positions: Positions) -> ClockState:
         key, kernel = positions.key, 1 if self.convolution is None else self.convolution.shape[1]

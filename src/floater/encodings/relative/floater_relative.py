@@ -140,13 +140,16 @@ class FloaterRelative(PositionBias):
         self.baked: int | None = None  # number of positions whose biases are stored
         self.reset_parameters()
 
-    @torch.no_grad()
-    def bake(self, length: int) -> None:
+    def check_bake(self) -> None:
         if self.normalise:
             raise PositionError(
                 "normalise=True scales distances by the place in the text: there are no biases to bake that "
                 "depend on distances alone"
             )
+
+    @torch.no_grad()
+    def bake(self, length: int) -> None:
+        self.check_bake()
         # the distances of a text of this length, as `Distances.of` counts them
         values = torch.arange(1 - length, length + 1, device=self.readout.device)
         shape = len(values), self.spec.layers, self.spec.heads

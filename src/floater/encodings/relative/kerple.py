@@ -112,7 +112,10 @@ class Kerple(PositionBias):
         )
         # half precision has no odd distances above 2,048
         far = far.to(torch.promote_types(far.dtype, torch.promote_types(r1.dtype, torch.float32)))
-        kernel = torch.log1p(r2 * far) if self.kind == "log" else far.pow(r2)
+        if self.kind == "log":
+            kernel = torch.log1p(r2 * far)
+        else:  # at 0 the slope of a power below 1 is infinite, and a clock's gradient would not be a number
+            kernel = torch.where(far > 0, far.clamp(min=torch.finfo(far.dtype).tiny).pow(r2), 0.0)
         bias: Tensor = -r1 * kernel
         return bias
 

@@ -216,6 +216,10 @@ class UntiedCls(PositionBias):
         nn.init.normal_(self.theta, std=0.02)
         self.inner.reset_parameters()
 
+    def overrides(self, *hooks: str) -> bool:
+        passed = {hook for hook in ("scale", "query_gain") if not self.inner.overrides(hook)}
+        return super().overrides(*(hook for hook in hooks if hook not in passed))
+
     def scale(self, head_dim: int) -> float:
         return self.inner.scale(head_dim)
 

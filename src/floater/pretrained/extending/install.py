@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.sharded import whole_gradient
 from floater.flow.choices import is_count
+from floater.pretrained.clocks import active
 from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.tables import find_tables
@@ -236,13 +237,7 @@ def _install_scale(
 
 def _part(model: nn.Module, name: str) -> Any:
     """Return a part of a model's extension; if PEFT keeps a copy for the active adapter, the copy's."""
-    parts: Any = getattr(model, KEY)
-    copies = getattr(parts, "modules_to_save", None)
-    if copies is not None:
-        adapter = parts.active_adapters[0]
-        original = parts.disable_adapters or adapter not in copies
-        parts = parts.original_module if original else copies[adapter]
-    return getattr(parts, name)
+    return getattr(active(getattr(model, KEY)), name)
 
 
 def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:

@@ -80,6 +80,17 @@ def test_a_sentence_vector_is_the_mean_over_its_words_encoded_alone() -> None:
 
 
 @torch.no_grad()
+def test_random_times_and_the_reading_are_those_of_sentences() -> None:
+    """Words have an encoding of their own, which need not read them."""
+    built = model(position="floater_relative", times={"mode": "stretch", "relative": True})
+    assert built.encoder.times is not None
+    assert built.words.times is None
+    with torch.no_grad():
+        plain = model(position="alibi", position_source="index")
+        grouped = model(position="alibi", position_source="index", reading={"group": [1, 2]})
+        assert torch.equal(plain.sentence_vectors(BATCH["words"]), grouped.sentence_vectors(BATCH["words"]))
+
+
 def test_lengths_matter_to_the_clock_of_lengths_only() -> None:
     """The same sentence vectors, but the first sentence one word longer: only positions can tell."""
     for position_source, same in (("length", False), ("index", True)):
