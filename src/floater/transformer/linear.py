@@ -121,7 +121,8 @@ def linear_attention(
     """
     wide = torch.promote_types(v.dtype, torch.float32)  # sums over a text pass the range of float16
     with torch.autocast("cpu" if v.is_meta else v.device.type, enabled=False):
-        out = _ratio(*(part.to(wide) * scale**0.5 for part in (q, k)), v.to(wide), mask, causal, w)
+        q, k = q.to(wide) * scale**0.5, k.to(wide) * scale**0.5
+        out = _ratio(q, k, v.to(wide), mask, causal, w)
     return out.to(v.dtype)
 
 
