@@ -128,6 +128,11 @@ def test_few_data_has_the_tests_of_its_plan(tmp_path: Path) -> None:
     assert [rows[i][columns["p, 17–32"]] for i in (3, 5)] == ["1.000", "< 0.001"]
 
 
+def test_the_table_of_few_data_is_that_of_the_scores() -> None:
+    page = (few_data.HERE / "protocol.md").read_text(encoding="utf-8")
+    assert few_data.few_data(few_data.HERE / "protocol" / "few_data.csv") in page, "run `make docs`"
+
+
 def test_scores_of_an_open_choice_are_refused_and_a_variant_without_rivals_has_no_test(
     tmp_path: Path,
 ) -> None:
