@@ -258,6 +258,7 @@ def test_other_code_of_an_imported_module_is_named_and_accepted_once(
     (tmp_path / "run").mkdir()
     record.write()
     assert not RunData(tmp_path / "run", settings).code_changes
+    assert RunData(tmp_path / "run", settings).names == {"data.train"}, "another list of modules is refused"
     text(Path(code), "one = 1", "two = 2")
     now = RunData(tmp_path / "run", settings)
     assert now.code_changes == [f"imports: {code} has changed (1 lines, now 2)"]

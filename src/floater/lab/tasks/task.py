@@ -121,10 +121,11 @@ class Task(TaskDefinition):
         run = find_run(settings, accept_changed_data=accept_changed_data)
         if (run / MODEL).is_dir():
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
-            now = RunData(run, settings)
-            for what, changes in (("data have", now.changes), ("code has", now.code_changes)):
-                if state.is_main_process and changes:
-                    logger.warning("its %s changed since: %s", what, "; ".join(changes))
+            if state.is_main_process:
+                now = RunData(run, settings)
+                for what, changes in (("data have", now.changes), ("code has", now.code_changes)):
+                    if changes:
+                        logger.warning("its %s changed since: %s", what, "; ".join(changes))
             return run
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
             # check again: another process may have started the run while it held the lock

@@ -104,7 +104,7 @@ class RunData:
     @property
     def names(self) -> set[str]:
         """Return the names of the settings whose files are compared by their contents."""
-        return self._before.keys() & self._files.keys()
+        return (self._before.keys() & self._files.keys()) - {CODE}
 
     def check(self) -> None:
         """Refuse files that have changed since the training began.
