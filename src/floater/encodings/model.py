@@ -177,6 +177,7 @@ class PositionModel(nn.Module):
 
     def bake(self, length: int) -> None:
         """Replace the model's own flows by their vectors at positions 0, ..., length - 1, for inference."""
+        self.check_bake()
 
     def prepare(self, positions: Positions) -> Any:
         """Return the state that all layers share, computed once per forward pass: solves, tables, buckets."""

@@ -52,6 +52,11 @@ class Clocks(nn.Module):
         return rate if self.rate == "angle" else rate - 1
 
 
+def has_clocks(model: nn.Module) -> bool:
+    """Return whether a model is plugged with clocks, or one of its parts is."""
+    return any(isinstance(part, Clocks) for part in model.modules())
+
+
 def active(part: Any) -> Any:
     """Return a part of a model; if PEFT keeps a copy for the active adapter, the copy."""
     copies = getattr(part, "modules_to_save", None)

@@ -29,7 +29,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from floater.pretrained.card import write_card
-from floater.pretrained.clocks import Clocks
+from floater.pretrained.clocks import has_clocks
 from floater.pretrained.extending import native
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.install import GUARD as EXTENSION_GUARD
@@ -230,9 +230,8 @@ def batch_continuously(original: Callable[..., Any], model: Any, *args: Any, **k
     Raises:
         PlugError: if the model reads the positions of each text by itself.
     """
-    parts = [*model.modules()]
-    reads = any(isinstance(each, Watch) for part in parts for each in observers(part))
-    if reads or any(isinstance(part, Clocks) for part in parts) or isinstance(model, FloaterPreTrainedModel):
+    reads = any(isinstance(each, Watch) for part in model.modules() for each in observers(part))
+    if reads or has_clocks(model) or isinstance(model, FloaterPreTrainedModel):
         raise PlugError(
             f"this {type(model).__name__} has no continuous batching, which joins texts in a row and "
             "replaces the attention function: use model.generate, or extend by the configuration alone, as "

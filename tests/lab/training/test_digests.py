@@ -98,3 +98,14 @@ def test_arrays_are_compared_by_type_shape_and_values() -> None:
     assert values_digest(torch.arange(6)) == values_digest(array)
     assert values_digest(np.array([object()])) is None
     assert values_digest(i for i in range(3)) is None
+
+
+def test_tensors_of_bfloat16_have_a_digest() -> None:
+    """NumPy has no such type; shape, type and each value count."""
+    ones = torch.ones(2, 3, dtype=torch.bfloat16)
+    others = [ones.clone(), ones.T.contiguous(), ones.half(), ones + torch.eye(2, 3), ones.view(torch.int16)]
+    digests = [values_digest(value) for value in (ones, *others)]
+    assert digests[0] == digests[1]
+    assert len({*digests}) == len(others)
+    assert None not in digests
+    assert values_digest(torch.tensor(1.0, dtype=torch.bfloat16)) is not None

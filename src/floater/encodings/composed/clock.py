@@ -235,9 +235,6 @@ class Clock(PositionModel):
     def check_bake(self) -> None:
         raise PositionError("the times of a clock depend on the text: there is nothing to bake")
 
-    def bake(self, length: int) -> None:
-        self.check_bake()
-
     def prepare(self, positions: Positions) -> ClockState:
         key, kernel = positions.key, 1 if self.convolution is None else self.convolution.shape[1]
         earlier = earlier_tokens(positions, max(kernel, 2))

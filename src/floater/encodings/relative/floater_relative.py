@@ -149,7 +149,7 @@ class FloaterRelative(PositionBias):
 
     @torch.no_grad()
     def bake(self, length: int) -> None:
-        self.check_bake()
+        super().bake(length)
         # the distances of a text of this length, as `Distances.of` counts them
         values = torch.arange(1 - length, length + 1, device=self.readout.device)
         shape = len(values), self.spec.layers, self.spec.heads

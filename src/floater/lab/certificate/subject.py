@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,7 +9,6 @@ from typing import Any, Literal
 import psutil
 import torch
 import transformers
-from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.auto import modeling_auto
 
@@ -18,6 +16,7 @@ import floater
 from floater.errors import DataError
 from floater.lab.certificate.loss import CHUNK
 from floater.lab.tasks.finetuning.checkpoint import load_pretrained, read_config
+from floater.lab.training.digests import values_digest
 
 UNEXTENDED = "unextended"
 
@@ -72,7 +71,7 @@ class Subject:
         positions: kind of positions, as in `floater.pretrained.Extension`.
         default: default method for the model.
         parameters: number of parameters.
-        weights: digest of the parameters and buffers.
+        weights: digest of the parameters and persistent buffers.
         quadratic: length at which attention over a text costs as much as the matrices of the model.
     """
 
@@ -130,26 +129,13 @@ def subject(folder: str, length: int, method: Method | None = None) -> Subject:
     if method is not None:
         floater.extend(load_pretrained(folder), length, method.name, **method.options)
     model = load_pretrained(folder)
-    weights = digest(model)
+    weights = values_digest(model.state_dict())
+    assert weights is not None  # all are tensors
     summary = floater.extend(model, length)
     return Subject(
         folder, length, summary.old, "causal" if causal else "masked", summary.positions, summary.method,
-        parameters, weights, parameters / (layers * width),
+        parameters, weights[:16], parameters / (layers * width),
     )  # fmt: skip
-
-
-def digest(model: nn.Module) -> str:
-    """Return a digest of the names and values of all parameters and buffers.
-
-    Example:
-        >>> digest(nn.Linear(1, 1)) == digest(nn.Linear(1, 1))
-        False
-    """
-    content = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        content.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return content.hexdigest()[:16]
 
 
 def activations(config: Any, length: int, size: int, causal: bool) -> int:

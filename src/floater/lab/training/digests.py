@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from floater.lab.text.ragged import Groups, TextLines
@@ -55,6 +56,9 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray) and value.dtype != object:
         yield f"{value.dtype} {value.shape}".encode()
         yield value.tobytes()
+    elif isinstance(value, Tensor) and value.dtype == torch.bfloat16:  # NumPy has none
+        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        yield from _parts(value.view(torch.int16))
     elif isinstance(value, Tensor):
         yield from _parts(value.detach().cpu().numpy())
     elif isinstance(value, TextLines | Groups):  # as the lists that they stand for

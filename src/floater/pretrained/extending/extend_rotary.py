@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.flow.choices import is_count
-from floater.pretrained.clocks import Clocks
+from floater.pretrained.clocks import has_clocks
 from floater.pretrained.extending import attention, clex, native, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
@@ -52,7 +52,7 @@ def extend_rotary(
         return _finish(model, bodies, settings, unchanged=False)
     for body in bodies:
         _check_body(body, length, method, options)
-    if method == "clex" and any(isinstance(part, Clocks) for part in model.modules()):
+    if method == "clex" and has_clocks(model):
         raise ExtendError(
             f"this {type(model).__name__} has a clock, which turns a rotation of fixed frequencies; 'clex' "
             "computes them in each pass"

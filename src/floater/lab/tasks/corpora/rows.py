@@ -54,17 +54,18 @@ def _quotes_enclose_cells(name: str, delimiter: str, header: str) -> bool:
     Raises:
         DataError: if a quotation may be one cell or go on from one row to another.
     """
-    spanning = 0
+    spanning, may_join = 0, '"' not in header
     try:
         for line, row in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
-            for cell in row.values():
-                joined = "\n" in cell and delimiter in cell and '"' not in header
-                if joined and _has_literal_quotes(name, delimiter):
+            several = [cell for cell in row.values() if "\n" in cell]
+            spanning += len(several)
+            if may_join and any(delimiter in cell for cell in several):
+                if _has_literal_quotes(name, delimiter):
                     raise DataError(
                         f"{name}, line {line}: a quotation with a tab and a line break is either one cell or "
                         "parts of several rows; save the table as CSV with quotes, or as JSON Lines"
                     )
-                spanning += "\n" in cell
+                may_join = False  # one answer for the file
     except _QuotesError:
         logger.info("%s: its quotes are read as they are, since they are not in pairs around cells", name)
         return False
