@@ -1,24 +1,25 @@
-"""Measure the flow and all encodings on a GPU, and write docs/gpu.md.
+"""Measure the flow and all encodings on a GPU: the tables of docs/gpu.md.
 
-Three tables: solves of the flow against the paper's setting and torchdiffeq's dopri5; a training step with
-FLOATER against the same model with sinusoids or learned positions, with and without compilation, in float32
-and bfloat16; and every encoding against none, by SDPA and by FlexAttention. Both sides of a ratio alternate
-in one process, and every time includes waiting for the GPU to finish.
+Solves of the flow, against the paper's setting and torchdiffeq's dopri5; training steps with FLOATER against
+the same models with sinusoids or learned positions; every encoding against none; and FlexAttention. Both
+sides of a ratio alternate in one process, and every time includes waiting for the GPU to finish.
 
-    python benchmarks/gpu.py                        # all, on the first GPU; writes docs/gpu.md
-    python benchmarks/gpu.py --toy --page toy.md    # toy sizes in seconds, also on a CPU
-    python benchmarks/gpu.py --unmeasured           # a page without measurements
+    python benchmarks/gpu.py --csv docs/gpu    # all, on the first GPU
+    python benchmarks/gpu.py --minutes 6       # what fits; the rows that do not are named
+    python benchmarks/gpu.py --toy             # toy sizes in seconds, also on a CPU
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import math
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,20 +32,13 @@ from floater.encodings import PositionError
 from floater.flow import SolverState, solve
 from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, FloaterForMaskedLM
 from flow import paper, problem, run, shipped_dopri5
+from stored import add_csv, show
 
-PAGE = Path(__file__).parents[1] / "docs" / "gpu.md"
-ATTENTIONS = "sdpa", "flex_attention"
+FLEXIBLE = "alibi", "disan", "fire", "floater_relative", "kerple", "sandwich", "t5", "window"
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 BERT = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12}
 TOY = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 1, "num_hidden_layers": 1}
-UNMEASURED = """# Performance on a GPU
-
-Nothing was measured on CUDA. `python benchmarks/gpu.py` measures on a GPU and replaces this page by its
-tables: the solve (paper's setting, dopri5, collocation), the overhead of a training step with and without
-compilation in float32 and bfloat16, and the speed and memory of every encoding, with
-`attn_implementation="sdpa"` and `"flex_attention"`. The tests run it at toy sizes on a CPU.
-"""
-Rows = list[list[str]]
+Rows = Iterator[tuple[str, Callable[[], list[str]]]]
 
 
 def waited(device: str, call: Callable[[], Any]) -> float:
@@ -73,33 +67,34 @@ def turns(sides: dict[str, Callable[[], Any]], device: str, count: int) -> dict[
 
 
 def solves(dims: Sequence[int], lengths: Sequence[int], limit: int, device: str, count: int) -> Rows:
-    """Measure forward and backward passes of a solve; the rivals up to `limit` positions."""
-    rows = []
-    for dim in dims:
-        for length in lengths:
-            field, start, times = problem(dim, length, "default")
-            field, start = field.to(device), start.detach().to(device).requires_grad_()
-            kept = SolverState()
-            collocate = partial(solve, method="collocation")
-            sides = {
-                "kept mesh": partial(run, partial(collocate, state=kept), field, start, times),
-                "fresh": lambda problem=(field, start, times), collocate=collocate: run(
-                    partial(collocate, state=SolverState()), *problem
-                ),
-            }
-            if length <= limit:
-                sides["paper"] = partial(run, paper, field, start, times)
-                sides["dopri5"] = partial(run, shipped_dopri5, field, start, times)
-            seconds = {name: statistics.median(ts) for name, ts in turns(sides, device, count).items()}
-            cells = [f"{dim:,}", f"{length:,}", *(f"{1e3 * seconds[name]:,.1f}" for name in list(sides)[:2])]
-            for name in ("paper", "dopri5"):
-                cells.append(
-                    f"{1e3 * seconds[name]:,.0f}, {seconds[name] / seconds['fresh']:,.1f} x"
-                    if name in seconds
-                    else ""
-                )
-            rows.append(cells)
-    return rows
+    """Yield measurements of a solve, forward and backward; its rivals up to `limit` positions."""
+
+    def measured(dim: int, length: int) -> list[str]:
+        field, start, times = problem(dim, length, "default")
+        field, start = field.to(device), start.detach().to(device).requires_grad_()
+        kept, collocate = SolverState(), partial(solve, method="collocation")
+        sides: dict[str, Callable[[], Any]] = {
+            "kept mesh": partial(run, partial(collocate, state=kept), field, start, times),
+            "fresh": lambda: run(partial(collocate, state=SolverState()), field, start, times),
+        }
+        rivals = {"paper": paper, "dopri5": shipped_dopri5} if length <= limit else {}
+        # after what is quick: the paper's setting takes seconds
+        seconds = turns(sides, device, count)
+        seconds |= turns(
+            {name: partial(run, rival, field, start, times) for name, rival in rivals.items()}, device, 1
+        )
+        median = {name: statistics.median(each) for name, each in seconds.items()}
+        cells = [f"{dim:,}", f"{length:,}", *(f"{1e3 * median[name]:,.1f}" for name in sides)]
+        for name in ("paper", "dopri5"):
+            cells.append(
+                f"{1e3 * median[name]:,.0f}, {median[name] / median['fresh']:,.1f} x"
+                if name in median
+                else ""
+            )
+        return cells
+
+    for dim, length in product(dims, lengths):
+        yield f"{length:,} positions of width {dim:,}", partial(measured, dim, length)
 
 
 def training(model: str, position: str, toy: bool, device: str) -> Callable[[torch.dtype | None, bool], Any]:
@@ -132,88 +127,76 @@ def training(model: str, position: str, toy: bool, device: str) -> Callable[[tor
     return make
 
 
-def overheads(toy: bool, device: str, count: int) -> Rows:
-    """Measure training steps with FLOATER against the model's own positions."""
-    rows = []
-    for model, base in (("transformer-base", "sinusoidal"), ("BERT-base", "learned")):
-        for precision, dtype in PRECISIONS.items():
-            for compiled in (False,) if toy and dtype is not None else (False, True):
-                sides = {
-                    name: training(model, name, toy, device)(dtype, compiled) for name in (base, "floater")
-                }
-                seconds = turns(sides, device, count)
-                ratio = statistics.median(
-                    b / a for a, b in zip(seconds[base], seconds["floater"], strict=True)
-                )
-                ms = [f"{1e3 * statistics.median(seconds[name]):,.1f}" for name in (base, "floater")]
-                rows.append([model, base, precision, "yes" if compiled else "no", *ms, f"{ratio - 1:+.1%}"])
-                torch.compiler.reset()
-    return rows
+def overheads(toy: bool, uncompiled: bool, device: str, count: int) -> Rows:
+    """Yield the measurements of training steps with FLOATER against the model's own positions."""
+
+    def measured(model: str, base: str, precision: str, compiled: bool) -> list[str]:
+        sides = {
+            name: training(model, name, toy, device)(PRECISIONS[precision], compiled)
+            for name in (base, "floater")
+        }
+        seconds = turns(sides, device, count)
+        ratio = statistics.median(b / a for a, b in zip(seconds[base], seconds["floater"], strict=True))
+        ms = [f"{1e3 * statistics.median(seconds[name]):,.1f}" for name in (base, "floater")]
+        torch.compiler.reset()
+        return [model, base, precision, "yes" if compiled else "no", *ms, f"{ratio:.2f}"]
+
+    models = (("transformer-base", "sinusoidal"), ("BERT-base", "learned"))
+    for compiled, (model, base), precision in product((False, True)[: 2 - uncompiled], models, PRECISIONS):
+        if not (toy and compiled and precision == "bfloat16"):
+            said = f"{model} in {precision}{', compiled' * compiled}"
+            yield said, partial(measured, model, base, precision, compiled)
 
 
-def encodings(names: Sequence[str], lengths: Sequence[int], arguments: argparse.Namespace) -> Rows:
-    """Measure encodings against none, as `train.py` does, with each attention in float32 and bfloat16."""
-    rows = []
-    for length in lengths:
-        for name in names:
-            cells = [name, f"{length:,}"]
-            for attention, dtype in product(ATTENTIONS, PRECISIONS.values()):
-                arguments.attention = attention
-                device = arguments.device.split(":")[0]
-                with torch.autocast(device, dtype=dtype, enabled=dtype is not None):
-                    try:
-                        row = train.measured(name, length, arguments)
-                    except (PositionError, torch.OutOfMemoryError) as error:
-                        row = {"skipped": str(error).splitlines()[0][:60]}
-                if "skipped" in row:
-                    cells += [row["skipped"], ""]
-                else:
-                    cells += [f"{row['ratio']:.2f}", f"{row['memory']:.2f}"]
-            rows.append(cells)
-    return rows
+def encodings(
+    names: Sequence[str], lengths: Sequence[int], attention: str, arguments: argparse.Namespace
+) -> Rows:
+    """Yield the measurements of encodings against none, as in `train.py`, in bfloat16."""
+
+    def measured(name: str, length: int) -> list[str]:
+        arguments.attention = attention
+        with torch.autocast(arguments.device.split(":")[0], dtype=torch.bfloat16):
+            try:
+                row = train.measured(name, length, arguments)
+            except (PositionError, torch.OutOfMemoryError) as error:
+                row = {"skipped": str(error).splitlines()[0][:60]}
+        if "skipped" in row:
+            return [name, f"{length:,}", row["skipped"], ""]
+        return [name, f"{length:,}", f"{row['ratio']:.2f}", f"{row['memory']:.2f}"]
+
+    for length, name in product(lengths, names):
+        yield f"`{name}` at {length:,}", partial(measured, name, length)
 
 
-def table(columns: Sequence[str], rows: Rows) -> str:
-    """Return a Markdown table."""
-    lines = [list(columns), ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def page(machine: str, parts: Sequence[tuple[str, str]], toy: bool) -> str:
-    """Return the page of measured tables."""
-    said = "toy sizes, no measurement of real ones; nothing was measured on CUDA" if toy else "medians"
-    return (
-        "\n\n".join(
-            ["# Performance on a GPU", f"Written by `python benchmarks/gpu.py` on {machine}: {said}."]
-            + [f"## {title}\n\n{text}" for title, text in parts]
-        )
-        + "\n"
-    )
+def until(rows: Rows, end: float) -> Iterator[list[str]]:
+    """Yield the cells of the rows that begin before a time, and print the names of the others."""
+    for said, measure in rows:
+        if time.monotonic() > end:
+            print(f"not measured: {said}", file=sys.stderr, flush=True)
+        else:
+            yield measure()
+            gc.collect()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Take the requested measurements and write the page."""
+    """Take the requested measurements."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--toy", action="store_true", help="toy sizes, to check that it runs")
-    parser.add_argument("--unmeasured", action="store_true", help="write the page without measurements")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no row begins after that")
+    parser.add_argument("--uncompiled", action="store_true", help="no compiled steps: it takes minutes")
     parser.add_argument("--device", default="cuda:0", help="ignored with --toy where there is none")
     parser.add_argument("--encodings", help="names, as in rotary,t5 (default: all)")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    add_csv(parser)
     arguments = parser.parse_args(argv)
-    if arguments.unmeasured:
-        write(arguments.page, UNMEASURED)
-        return
     if not torch.cuda.is_available():
         if not arguments.toy:
-            parser.error(
-                "there is no GPU; --toy runs toy sizes on the CPU, --unmeasured writes the page without"
-            )
+            parser.error("there is no GPU; --toy runs toy sizes on the CPU")
         arguments.device = "cpu"
-    if arguments.toy and arguments.page == PAGE:
-        parser.error("toy sizes are no results: give another --page")
-    toy, device, count = arguments.toy, arguments.device, 1 if arguments.toy else 7
+    if arguments.toy and arguments.csv:
+        parser.error("toy sizes are no results to store")
+    toy, device, count = arguments.toy, arguments.device, 1 if arguments.toy else 5
     names = arguments.encodings.split(",") if arguments.encodings else [n for n in catalogue() if n != "none"]
     sized = argparse.Namespace(
         device=device,
@@ -221,53 +204,34 @@ def main(argv: Sequence[str] | None = None) -> None:
         peers=False,
         most_parameters=400_000_000,
         turns=count,
-        **({"tokens": 32, "width": 64, "layers": 1} if toy else {"tokens": 65536, "width": 512, "layers": 6}),
+        **({"tokens": 32, "width": 64, "layers": 1} if toy else {"tokens": 32768, "width": 512, "layers": 6}),
     )
-    lengths = (8, 16) if toy else (128, 512, 2048, 8192, 16384)
-    parts = [
+    solved, encoded = ((8, 16), (8, 16)) if toy else ((128, 512, 2048, 16384), (512,))
+    flexible = [name for name in FLEXIBLE if name in names]
+    columns = "encoding", "positions", "speed", "memory"
+    parts = (
         (
-            "Solves",
-            "18 starting vectors, forward and backward, ms. A fresh solve selects its mesh, which\n"
-            "a training keeps. Ratios are to a fresh solve.\n\n"
-            + table(
-                ("dim", "positions", "kept mesh", "fresh", "paper's setting", "dopri5"),
-                solves((8,) if toy else (512, 1024), lengths, 8 if toy else 2048, device, count),
-            ),
+            "solves",
+            ("dim", "positions", "kept mesh, ms", "fresh, ms", "paper's setting, ms", "dopri5, ms"),
+            solves((8,) if toy else (512,), solved, 8 if toy else 512, device, count),
+            0.14,
         ),
         (
-            "Training steps",
-            "Forward, backward and Adam, ms; a flow is solved at every step.\n\n"
-            + table(
-                ("model", "without FLOATER", "precision", "compiled", "ms", "with FLOATER, ms", "overhead"),
-                overheads(toy, device, count),
-            ),
+            "steps",
+            ("model", "without FLOATER", "precision", "compiled", "ms", "with FLOATER, ms", "ratio"),
+            overheads(toy, arguments.uncompiled, device, count),
+            0.25,
         ),
-        (
-            "Encodings",
-            "Tokens a second and peak memory of a training step, over those of `none` with the same\n"
-            "`attn_implementation`. FlexAttention computes content-free biases and masks,\n"
-            "SDPA the others.\n\n"
-            + table(
-                (
-                    *("encoding", "positions"),
-                    *(
-                        column
-                        for kind, precision in product(ATTENTIONS, PRECISIONS)
-                        for column in (f"{kind}, {precision}: speed", "memory")
-                    ),
-                ),
-                encodings(names, lengths[:2] if toy else (512, 2048, 8192), sized),
-            ),
-        ),
-    ]
-    machine = torch.cuda.get_device_name(device) if device.startswith("cuda") else "a CPU"
-    write(arguments.page, page(f"{machine}, torch {torch.__version__}", parts, toy))
-
-
-def write(path: Path, text: str) -> None:
-    """Write a page, with the table of read-backs at its end, which tests hold and nothing here measures."""
-    _, heading, table = PAGE.read_text(encoding="utf-8").partition("\n## Read-backs\n")
-    path.write_text(text + heading + table, encoding="utf-8")
+        ("encodings", columns, encodings(names, encoded, "sdpa", sized), 0.7),
+        ("flex", columns, encodings(flexible, encoded, "flex_attention", sized), 1.0),
+    )
+    began = time.monotonic()
+    card = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
+    print(f"{card}, torch {torch.__version__}")
+    for name, head, rows, share in parts:
+        print(f"\n{name}\n")
+        keys = 4 if name == "steps" else 2
+        show(head, until(rows, began + 60 * arguments.minutes * share), arguments.csv, name, keys)
 
 
 if __name__ == "__main__":

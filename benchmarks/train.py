@@ -176,8 +176,12 @@ def theirs(name: str, length: int, arguments: argparse.Namespace) -> Step:
 
 def peak(step: Step) -> int:
     """Return the peak of the bytes that a step allocates, beyond those allocated before."""
-    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
-    with profile(activities=kinds, profile_memory=True) as seen:
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        step()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         step()
     held = most = 0
     for event in seen.profiler.kineto_results.events():

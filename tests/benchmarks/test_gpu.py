@@ -16,20 +16,25 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict:
 
 
 @pytest.mark.slow
-def test_toy_sizes_are_measured_and_said_to_be_no_results(gpu: dict, tmp_path: Path) -> None:
-    gpu["main"](["--toy", "--encodings", "rotary,stick_breaking", "--page", str(tmp_path / "toy.md")])
-    page = (tmp_path / "toy.md").read_text()
-    assert "nothing was measured on CUDA" in page
-    for title, rows in (("Solves", 2), ("Training steps", 6), ("Encodings", 4)):
-        part = page.split(f"## {title}\n")[1].split("\n## ")[0]
+def test_toy_sizes_are_measured(gpu: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu["main"](["--toy", "--encodings", "rotary,t5"])
+    printed = capsys.readouterr().out
+    for name, rows in (("solves", 2), ("steps", 6), ("encodings", 4), ("flex", 2)):
+        part = printed.split(f"\n{name}\n")[1].split("\n\n")[0]
         lines = [line for line in part.splitlines() if line.startswith("|")]
         assert len(lines) == rows + 2
         assert len({line.count("|") for line in lines}) == 1
         assert all(re.search(r"\d", line) for line in lines[2:])
 
 
-def test_the_page_says_that_nothing_was_measured(gpu: dict, tmp_path: Path) -> None:
-    gpu["main"](["--unmeasured", "--page", str(tmp_path / "gpu.md")])
-    assert (tmp_path / "gpu.md").read_text() == (ROOT / "docs" / "gpu.md").read_text()
+def test_rows_that_do_not_fit_are_named(gpu: dict, capsys: pytest.CaptureFixture[str]) -> None:
+    gpu["main"](["--toy", "--minutes", "0", "--encodings", "alibi"])
+    missing = capsys.readouterr().err.splitlines()
+    assert "not measured: `alibi` at 16" in missing
+    assert len(missing) == 2 + 6 + 2 + 2
+
+
+def test_toy_sizes_are_not_stored(gpu: dict, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
-        gpu["main"](["--toy"])
+        gpu["main"](["--toy", "--csv", str(tmp_path)])
+    assert "no results to store" in capsys.readouterr().err

@@ -14,33 +14,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from cases import PADDED, counted_positions, padded_positions, step
 from second_device import SecondDevice, captured, counted, move, to_second
-from torch import Tensor
 
 from floater.encodings import PositionModel, catalogue
 from floater.flow import FlowEncoder
 from floater.positions import Positions
 from floater.testing.case import Case
-from floater.testing.inputs import mask_positions, with_fields
-
-PADDED = torch.tensor([[1] * 7, [0, 0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0, 0]])
-
-
-def counted_positions(model: Any) -> Positions:
-    """Return positions 0 to 6 of three samples, which no mask was read for."""
-    return _with_all_fields(model, Positions.arange(PADDED.shape[1]), torch.ones_like(PADDED))
-
-
-def padded_positions(model: Any) -> Positions:
-    """Return the positions of a padded batch."""
-    return _with_all_fields(model, Positions.from_mask(PADDED), PADDED)
-
-
-def _with_all_fields(model: Any, positions: Positions, mask: Tensor) -> Positions:
-    """Return the positions with the fields that an encoding may read, and what is known of them."""
-    filled = with_fields(positions, torch.arange(len(PADDED)), mask_positions(model, mask).structure)
-    names = ("target_length", "language", "reordered", "token", "segment", "structure")
-    return positions.but(**{name: getattr(filled, name) for name in names})
 
 
 def run(name: str, positions_of: Callable[[Any], Positions]) -> dict[str, Any]:
@@ -57,10 +37,11 @@ def run(name: str, positions_of: Callable[[Any], Positions]) -> dict[str, Any]:
     positions = positions_of(here.position)
     x = torch.randn(*PADDED.shape, 16, generator=torch.Generator().manual_seed(2), dtype=torch.double)
     expected = step(here, x, positions)
+    solved = any(isinstance(part, FlowEncoder) for part in there.modules())
     move(there)
     with SecondDevice():
         remote = positions._map(to_second)
-        if any(isinstance(part, FlowEncoder) for part in there.modules()):
+        if solved:
             for _ in range(2):  # the first step selects a mesh, the second counts its iterations
                 step(there, to_second(x), remote)
                 there.zero_grad()
@@ -69,22 +50,15 @@ def run(name: str, positions_of: Callable[[Any], Positions]) -> dict[str, Any]:
             out = there(to_second(x), remote)
             forward = dict(reads)
             reads.clear()
-            (out * out).sum().backward()
+            out.sin().sum().backward()
             backward = dict(reads)
     results = [out.detach(), *(p.grad for p in there.parameters())]
     for ours, theirs in zip(results, expected, strict=True):
         assert (ours is None) == (theirs is None), "a parameter without gradient on one device"
         if ours is not None:
-            torch.testing.assert_close(ours.inner, theirs, rtol=1e-6, atol=1e-8)
+            # more intervals are iterated together there: vectors differ within the solver's tolerance
+            torch.testing.assert_close(ours.inner, theirs, rtol=1e-6, atol=1e-6 if solved else 1e-8)
     return {"forward": forward, "backward": backward}
-
-
-def step(stack: Any, x: Tensor, positions: Positions) -> list[Tensor | None]:
-    """Run a training step, and return the output and the gradients of all parameters."""
-    torch.manual_seed(3)
-    out = stack(x, positions)
-    (out * out).sum().backward()
-    return [out.detach(), *(p.grad for p in stack.parameters())]
 
 
 def uncaptured(name: str) -> dict[str, int]:

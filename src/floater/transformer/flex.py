@@ -17,6 +17,8 @@ DEVICES = ("cuda",)
 _DTYPES = torch.float32, torch.bfloat16, torch.float16
 _LEAST = 16
 """Minimum width of heads in the kernel."""
+_WITH_TABLE = {"num_stages": 2}
+"""Triton loads a block of the table ahead for each stage; three exceed the shared memory of an H100."""
 
 
 def flex_applies(q: Tensor, v: Tensor) -> bool:
@@ -89,7 +91,8 @@ def flex_attention(
     elif causal:
         blocks = _causal(length, slots, q.device)
     kernel: Any = flex.flex_attention if q.device.type == "cpu" else _fused()
-    out: Tensor = kernel(q, k, v, score_mod=score, block_mask=blocks, scale=scale)
+    options = None if score is None else _WITH_TABLE
+    out: Tensor = kernel(q, k, v, score_mod=score, block_mask=blocks, scale=scale, kernel_options=options)
     return out
 
 

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from floater.encodings import PositionError
 from floater.encodings.attention import AttentionCall
@@ -20,6 +19,7 @@ from floater.encodings.composed.clock import Clock
 from floater.positions.tracing import in_context_parallel
 from floater.transformer.biased import biased_attention, gradient_in_pieces
 from floater.transformer.flex import flex_applies, flex_attention, flex_learns
+from floater.transformer.fused import fused_attention, may_use_cudnn
 from floater.transformer.linear import directions, feature_count, linear_attention
 from floater.transformer.tiled import tiled_attention
 
@@ -68,7 +68,8 @@ class Sdpa:
         # The kernel's own causal path needs no mask; it counts slots from the first, so not with a cache.
         causal = call.causal and mask is None and bias is None and call.queries == call.keys
         visible, empty = mask if causal else call.visible(), None
-        if visible is not None and torch.compiler.is_exporting():  # there, a softmax over no key may be NaN
+        if visible is not None and (torch.compiler.is_exporting() or may_use_cudnn(q)):
+            # in exported code a softmax over no key may be NaN, and cuDNN's is not zero there
             empty = ~visible.any(-1, keepdim=True)
             visible = visible | empty
         factor = call.factor(visible)
@@ -81,9 +82,7 @@ class Sdpa:
             addend = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
         if addend is not None and addend.requires_grad and not call.dropout and gradient_in_pieces(q):
             return biased_attention(q, k, call.v, addend, call.scale), None
-        out = F.scaled_dot_product_attention(
-            q, k, call.v, attn_mask=addend, dropout_p=call.dropout, is_causal=causal, scale=call.scale
-        )
+        out = fused_attention(q, k, call.v, addend, dropout=call.dropout, causal=causal, scale=call.scale)
         return (out if empty is None else out.masked_fill(empty, 0)), None
 
 
