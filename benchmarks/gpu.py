@@ -211,26 +211,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     columns = "encoding", "positions", "speed", "memory"
     parts = (
         (
-            "solves",
+            "solve_times",
             ("dim", "positions", "kept mesh, ms", "fresh, ms", "paper's setting, ms", "dopri5, ms"),
             solves((8,) if toy else (512,), solved, 8 if toy else 512, device, count),
             0.14,
         ),
         (
-            "steps",
+            "step_times",
             ("model", "without FLOATER", "precision", "compiled", "ms", "with FLOATER, ms", "ratio"),
             overheads(toy, arguments.uncompiled, device, count),
             0.25,
         ),
-        ("encodings", columns, encodings(names, encoded, "sdpa", sized), 0.7),
-        ("flex", columns, encodings(flexible, encoded, "flex_attention", sized), 1.0),
+        ("speeds", columns, encodings(names, encoded, "sdpa", sized), 0.7),
+        ("flex_speeds", columns, encodings(flexible, encoded, "flex_attention", sized), 1.0),
     )
     began = time.monotonic()
     card = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
     print(f"{card}, torch {torch.__version__}")
     for name, head, rows, share in parts:
         print(f"\n{name}\n")
-        keys = 4 if name == "steps" else 2
+        keys = 4 if name == "step_times" else 2
         show(head, until(rows, began + 60 * arguments.minutes * share), arguments.csv, name, keys)
 
 

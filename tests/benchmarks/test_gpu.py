@@ -19,7 +19,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict:
 def test_toy_sizes_are_measured(gpu: dict, capsys: pytest.CaptureFixture[str]) -> None:
     gpu["main"](["--toy", "--encodings", "rotary,t5"])
     printed = capsys.readouterr().out
-    for name, rows in (("solves", 2), ("steps", 6), ("encodings", 4), ("flex", 2)):
+    for name, rows in (("solve_times", 2), ("step_times", 6), ("speeds", 4), ("flex_speeds", 2)):
         part = printed.split(f"\n{name}\n")[1].split("\n\n")[0]
         lines = [line for line in part.splitlines() if line.startswith("|")]
         assert len(lines) == rows + 2
