@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
-from floater.lab.study.machine import GIB, available_memory
+from floater.lab.study.machine import GIB, available_memory, own_memory
 
 TOTAL = psutil.virtual_memory().total
 MEMBERSHIPS = {
@@ -39,3 +41,16 @@ def test_the_least_limit_of_the_groups_above_counts(
         (root / group).mkdir(parents=True, exist_ok=True)
         (root / group / file).write_text(f"{limit}\n")
     assert available_memory(tmp_path, tmp_path / "membership") == expected / GIB
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of a process of Linux")
+def test_mapped_files_are_not_memory_of_the_process(tmp_path: Path) -> None:
+    this, size = psutil.Process(), 2**26
+    (tmp_path / "mapped").write_bytes(bytes(size))
+    before, resident = own_memory(this), this.memory_info().rss
+    mapped = np.memmap(tmp_path / "mapped", mode="r")
+    assert mapped.sum() == 0  # reads every page
+    assert this.memory_info().rss - resident > 0.9 * size
+    assert own_memory(this) - before < 0.2 * size / GIB
+    held = np.ones(size, np.uint8)
+    assert own_memory(this) - before > 0.9 * len(held) / GIB

@@ -53,6 +53,27 @@ def available_memory(
     return float(min(limits) / GIB)
 
 
+def own_memory(process: psutil.Process) -> float:
+    """Return the main memory of a process in GiB, without the files that it maps.
+
+    The system takes back mapped files, such as encoded texts and the libraries of CUDA, where memory is short.
+
+    Raises:
+        psutil.Error: if the process has ended, or may not be looked at.
+
+    Example:
+        >>> own_memory(psutil.Process()) > 0
+        True
+    """
+    memory: int = process.memory_info().rss
+    try:
+        status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    except OSError:  # not Linux, or it has just ended
+        status = ""
+    files = re.search(r"^RssFile:\s*(\d+) kB$", status, re.MULTILINE)
+    return (memory - (1024 * int(files[1]) if files else 0)) / GIB
+
+
 def hardware() -> dict[str, Any]:
     """Return the model of the CPU, the cores and the memory available, the GPU, and PyTorch's BLAS.
 

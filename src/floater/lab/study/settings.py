@@ -116,7 +116,8 @@ class Budget:
         processes: processes that train a trial together, on one machine, each on a GPU of its own if there
             are GPUs. torchrun starts them; `max_tokens` and other sizes of a batch are those of each.
         memory: GiB of main memory; null for four fifths of the machine.
-        trial_memory: GiB that a trial may use; one that exceeds it is stopped and counts as failed.
+        trial_memory: GiB that a trial may use, without mapped files; one that exceeds it is stopped and
+            counts as failed.
         gpus: share of a GPU that a trial gets: 0.5 puts two trials on each. Ignored without a GPU.
     """
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import psutil
 
-from floater.lab.study.machine import GIB
+from floater.lab.study.machine import own_memory
 from floater.lab.study.settings import Budget
 from floater.lab.study.variants import Trial
 from floater.lab.training.files import no_link, write_whole
@@ -63,7 +63,7 @@ class TrialProcess:
             try:
                 one = psutil.Process(self.process.pid)
                 together = [one, *(one.children(recursive=True) if self.several else [])]
-                used = sum(each.memory_info().rss for each in together) / GIB
+                used = sum(map(own_memory, together))
             except psutil.Error:
                 return None
             if used > self.gib:
