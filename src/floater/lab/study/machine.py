@@ -56,7 +56,7 @@ def available_memory(
 def own_memory(process: psutil.Process) -> float:
     """Return the main memory of a process in GiB, without the files that it maps.
 
-    The system takes back mapped files, such as encoded texts and the libraries of CUDA, where memory is short.
+    Where memory is short, the system takes back mapped files, such as encoded texts and CUDA's libraries.
 
     Raises:
         psutil.Error: if the process has ended, or may not be looked at.
