@@ -36,6 +36,19 @@ def cited(text: str) -> set[str]:
         ),
         ({"task": "glue", "plug": {"options": {}}}, {"wang2018glue", "liu2020floater"}),
         ({"task": "glue", "plug": {"options": None}}, {"wang2018glue"}),
+        (
+            {"task": "glue", "plug": {"flow": "runs/plugged", "options": None}},
+            {"wang2018glue", "liu2020floater"},
+        ),
+        ({"model": {"position": {"name": "rotary", "clock": {}}}}, {"su2021roformer", "liu2020floater"}),
+        (
+            {"model": {"position": "alibi", "position_options": {"clock": {}}}},
+            {"press2022alibi", "liu2020floater"},
+        ),
+        (
+            {"model": {"position": "untied_cls", "position_options": {"model": "alibi"}}},
+            {"press2022alibi", "ke2021rethinking"},
+        ),
         ({"model": {"position": "of_mine"}}, set()),
     ],
 )
@@ -49,6 +62,9 @@ def test_data_without_an_entry_are_named():
     )
     assert cited(text) == {"merity2017pointer"}
     assert text.endswith("\n\n% no entry is known for mine")
+    assert citations.citation([{"data": {"train": "here.csv"}}]).endswith(
+        "\n\n% no entry is known for here.csv"
+    )
 
 
 def test_a_study_cites_all_its_models(tmp_path):

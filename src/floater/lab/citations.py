@@ -103,7 +103,8 @@ def citation(trees: Iterable[Mapping[str, Any]]) -> str:
             keys = {key for part, key in DATA.items() if re.search(rf"(?<![a-z0-9]){part}", source.lower())}
             entries += [_data()[key] for key in keys]
             if not keys and str(tree.get("task")) not in ("glue", "squad", "race"):
-                unknown[str(Path(source).parent if Path(source).suffix else source)] = None
+                folder = Path(source).parent if Path(source).suffix else Path(source)
+                unknown[source if folder == Path() else str(folder)] = None
     return "\n\n".join([bibtex(entries), *(f"% no entry is known for {source}" for source in unknown)])
 
 
@@ -128,10 +129,12 @@ def _papers(encoding: str, chosen: Mapping[str, Any]) -> list[Reference]:
     model = catalogue().get(encoding)
     if model is None:
         return []
-    papers = list(model.card.references)
+    papers, values = list(model.card.references), options(encoding) | dict(chosen)
     if issubclass(model, Composite):
-        for part in map(named, model.named_parts(options(encoding) | dict(chosen))):
+        for part in map(named, model.named_parts(values)):
             papers += _papers(*part)
+    elif isinstance(inner := values.get("model"), str | Mapping):  # that of a wrapper, such as a clock
+        papers += _papers(*named(inner))
     return papers
 
 
@@ -144,9 +147,12 @@ def _encodings(tree: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
             if isinstance(value, list):
                 yield "compose", {"models": value}
             elif isinstance(value, str):
-                yield value, tree.get(f"{name}_options") or {}
-        elif (name == "plug" and isinstance(value, Mapping) and value.get("options") is not None) or (
-            name == "floater" and isinstance(value, Mapping)
+                yield named({"name": value, **(tree.get(f"{name}_options") or {})})
+            elif isinstance(value, Mapping) and "name" in value:
+                yield named(value)
+        elif isinstance(value, Mapping) and (
+            name == "floater"
+            or (name == "plug" and any(value.get(key) is not None for key in ("options", "flow")))
         ):
             yield "floater", {}
         else:

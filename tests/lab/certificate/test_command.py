@@ -89,6 +89,35 @@ def test_results_of_another_model_length_or_text_are_not_mixed(folder, capsys):
     assert "has results for other texts" in refused(capsys, *command, "--prove", "text.txt")
 
 
+def test_texts_of_one_file_name_are_told_apart(folder, capsys):
+    text = Path("text.txt").read_text()
+    for name in ("a", "b", "c"):
+        Path(name).mkdir()
+        Path(name, "text.txt").write_text(f"Of {name}. {text}")
+    command = ["model", str(ROOM), "--method", "yarn", "--report", "report", "--minutes", "1e-9"]
+    assert main(["extend", *command, "--prove", "a/text.txt", "b/text.txt"]) == 0
+    texts = json.loads(Path("report/certificate.json").read_text())["settings"]["texts"]
+    assert list(texts) == ["a/text.txt", "b/text.txt"]
+    assert len({*texts.values()}) == 2
+    for others in (["c/text.txt", "b/text.txt"], ["b/text.txt"]):
+        assert "has results for other texts" in refused(capsys, *command, "--prove", *others)
+
+
+def test_a_text_that_is_given_twice_is_refused(folder, capsys):
+    Path("copy.txt").write_text(Path("text.txt").read_text())
+    command = ["model", str(ROOM), "--method", "yarn", "--report", "report", "--prove", "text.txt"]
+    for again in ("copy.txt", "text.txt"):
+        assert f"{again} has the same first" in refused(capsys, *command, again)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_damaged_record_is_named(folder, capsys, text):
+    Path("report").mkdir()
+    Path("report/certificate.json").write_text(text)
+    command = ["model", str(ROOM), "--method", "yarn", "--report", "report", "--prove", "text.txt"]
+    assert "certificate.json is " in refused(capsys, *command)
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from floater.lab.settings import SettingsError, dump, load
+from floater.lab.settings import SettingsError, dump, load, make
 from floater.lab.study.grid import grid, merged
+from floater.lab.study.settings import StudySettings
 from floater.lab.study.short_to_long import TEST
 from floater.lab.tasks.translation import TranslationSettings
 from floater.lab.text.bpe import train_bpe
@@ -35,6 +36,19 @@ def test_models_blocks_and_seeds_multiply(tmp_path: Path) -> None:
     assert (deep.training.seed, deep.run) == (3, str(tmp_path / "trials" / "rnn2-all-3"))
     assert deep.data.train_source == str(tmp_path / "data" / "train.en")
     assert built.tests[TEST]["reference"] == str(tmp_path / "data" / "lengths.de")
+
+
+def test_a_start_needs_a_task_that_starts_warm(tmp_path: Path) -> None:
+    data = {"problem": "copy", "lengths": [2, 4], "train": 20, "valid": 4, "test": 4}
+    tree = {
+        "folder": str(tmp_path),
+        "task": "generated",
+        "settings": {"data": data, "training": {"max_steps": 2}},
+        "models": {"rotary": {}, "timed": {"position": "rotary", "start": "rotary"}},
+        "seeds": [1],
+    }
+    with pytest.raises(SettingsError, match="trial timed-1: start needs task 'translation'"):
+        grid(make(StudySettings, tree, "here"), "here")
 
 
 def test_a_model_may_change_any_setting_and_start_from_another(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
@@ -14,6 +15,7 @@ import torch
 
 from floater.encodings import catalogue
 from floater.encodings.bibliography import read
+from floater.errors import DataError
 from floater.lab.settings import make
 from floater.lab.study import report as reports
 from floater.lab.study import run, summary, tables
@@ -197,7 +199,33 @@ def test_a_second_report_says_what_it_replaces(
     assert "differ" not in caplog.text, "the same report again"
     (tmp_path / "table.csv").write_text("my notes")
     reports.write_report(moved, "small.yaml")
-    assert "replaced, as they differ from the earlier report: table.csv\n" in caplog.text
+    assert "replaced or removed, as the earlier report differs: table.csv\n" in caplog.text
+
+
+def test_what_a_report_has_no_more_is_removed(
+    finished: Results, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    moved = replace(finished, settings=replace(finished.settings, folder=str(tmp_path), figures=[]))
+    reports.write_report(moved, "small.yaml")
+    (tmp_path / "tuning.csv").write_text("of a tuned study")
+    assert (tmp_path / "examples.npz").is_file()
+    reports.write_report(replace(moved, outcomes=[]), "small.yaml")
+    assert not (tmp_path / "tuning.csv").exists()
+    assert not (tmp_path / "examples.npz").exists()
+    assert "tuning.csv, examples.npz" in caplog.text
+
+
+@pytest.mark.parametrize("file", ["result.json", "cost.json", "measured/{test}.json"])
+def test_a_damaged_record_of_a_trial_is_named(finished: Results, tmp_path: Path, file: str) -> None:
+    folder = tmp_path / "study"
+    shutil.copytree(finished.settings.folder, folder)
+    outcome = next(each for each in finished.outcomes if each.measured)
+    damaged = folder / "trials" / outcome.trial.name / file.format(test=next(iter(outcome.measured)))
+    damaged.write_text("")
+    moved = [replace(each, folder=folder) for each in finished.grid.trials]
+    with pytest.raises(DataError, match=f"{damaged.name} is damaged"):
+        gather(replace(finished.settings, folder=str(folder)), replace(finished.grid, trials=moved))
 
 
 def test_the_machine_is_in_the_report(finished: Results, report: Path) -> None:

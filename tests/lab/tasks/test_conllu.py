@@ -111,3 +111,32 @@ def test_every_structural_row_runs_on_real_trees():
             out = [model.embed(x, state), model.bias(q, k, context)]
             out.append(model.value_bias((q @ k.mT).softmax(-1), context))
             assert all(bool(y.isfinite().all()) for y in out if y is not None), name
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"words": ["a", "b"], "tags": ["D", null]}', "column 'tags': element 2 is None"),
+        ('{"words": ["a", null], "tags": ["D", "N"]}', "column 'words': element 2 is None"),
+        ('{"words": ["a", "b"], "tags": ["D", ""]}', "column 'tags': element 2 is ''"),
+        ('{"words": ["a", "b"], "tags": [0, -100]}', "column 'tags': element 2 is -100"),
+        ('{"words": "[\'a\', \'b\']", "tags": "D N"}', "column 'words': .* is a printed list"),
+    ],
+)
+def test_missing_words_and_tags_of_a_table_are_refused(tmp_path, row, message):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"words": ["c"], "tags": ["V"]}\n' + row.replace("[0, -100]", "[0, -100]") + "\n")
+    if "-100" in row:
+        path.write_text('{"words": ["c"], "tags": [3]}\n' + row + "\n")
+    if "printed" in message:
+        path.write_text(row + "\n")
+    with pytest.raises(DataError, match=message):
+        read_sentences(path, structured=False)
+
+
+def test_words_that_are_numbers_and_brackets_are_words(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"words": ["-1", "[", "\'"], "tags": ["N", "P", "P"]}\n')
+    assert read_sentences(path, structured=False)[0].words == ["-1", "[", "'"]
+    path.write_text('{"words": "[ -1 ]", "tags": "P N P"}\n')
+    assert read_sentences(path, structured=False)[0].words == ["[", "-1", "]"]

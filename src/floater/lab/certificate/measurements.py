@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ from floater.lab.certificate.subject import Method, Subject
 from floater.lab.study.trial import software
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.measurement import Array
-from floater.lab.training.files import write_json
+from floater.lab.training.files import read_record, write_json
 from floater.lab.training.memory import peak_memory, reset_peak_memory
 
 FINALISTS = 3
@@ -81,10 +82,15 @@ class Unit:
 def read_texts(paths: Sequence[str], tokenizer: PreTrainedTokenizerFast, length: int) -> list[Text]:
     """Read the texts of a certificate, one for each file.
 
+    A text is named by its file, or by its path where several files have one name.
+
     Raises:
-        DataError: if a file cannot be read, or its text has fewer tokens than the new length.
+        DataError: if a file cannot be read, its text has fewer tokens than the new length, or two texts have
+            the same tokens, which would count twice in the intervals.
     """
-    texts, around = [], sum(map(len, special(tokenizer)))
+    texts: list[Text] = []
+    around, names = sum(map(len, special(tokenizer))), Counter(Path(path).name for path in paths)
+    read: dict[bytes, str] = {}
     for path in paths:
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -95,7 +101,12 @@ def read_texts(paths: Sequence[str], tokenizer: PreTrainedTokenizerFast, length:
             raise DataError(
                 f"{path} has {len(ids) + around} tokens; a certificate at {length} tokens needs as many"
             )
-        texts.append(Text(Path(path).name, text, np.array(ids[: length - around], dtype=np.int64)))
+        kept = np.array(ids[: length - around], dtype=np.int64)
+        if (same := read.get(kept.tobytes())) is not None:
+            raise DataError(f"{path} has the same first {len(kept)} tokens as {same}; give each text once")
+        read[kept.tobytes()] = path
+        name = Path(path).name
+        texts.append(Text(path if names[name] > 1 else name, text, kept))
     return texts
 
 
@@ -170,7 +181,9 @@ def _resume(path: Path, settings: dict[str, Any]) -> Record:
     """Return the record of a file, or a new one."""
     if not path.is_file():
         return Record(settings, {})
-    stored = json.loads(path.read_text(encoding="utf-8"))
+    stored = read_record(path)
+    if not all(isinstance(stored.get(part), dict) for part in ("settings", "results")):
+        raise DataError(f"{path} is no record of a certificate; choose another directory")
     for name, value in settings.items():
         before = stored["settings"].get(name)
         if before != value and name in ("checkpoint", "weights", "length", "model"):

@@ -298,6 +298,8 @@ def _trial(
     if variant.position:
         trial["model"] = {"position": variant.position, "position_options": dict(variant.options)}
     if variant.start is not None:
+        if settings.task != "translation":
+            raise SettingsError(f"{where}: start needs task 'translation', and the task is '{settings.task}'")
         best = BEST if start is not None and start.training.keep_best else ""
         trial["training"]["warm_start"] = str(runs / f"{variant.start}-{seed}" / best)
     labels = dict(zip(settings.compared_axes, variant.labels, strict=True))

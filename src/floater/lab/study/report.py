@@ -25,14 +25,14 @@ from floater.lab.training.files import write_whole
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-REPORT, FIGURES = "report.html", "figures"
+REPORT, FIGURES, TUNING = "report.html", "figures", "tuning.csv"
 logger = logging.getLogger(__name__)
 
 
 def write_report(results: Results, origin: str) -> Path:
     """Write the report of a study into its folder, with its tables, figures and references for a paper.
 
-    A file of an earlier report that says something else is replaced, and a message names it.
+    A file of an earlier report that says something else is replaced or removed, and a message names it.
 
     Args:
         results: the study's results.
@@ -55,7 +55,7 @@ def write_report(results: Results, origin: str) -> Path:
             "comparisons.csv": tables.comparisons_csv(results),
         }
     if results.grid.tried:
-        texts["tuning.csv"] = tables.tuning(results).csv()
+        texts[TUNING] = tables.tuning(results).csv()
     charts = panels.charts(results)
     with figures.themed():
         sections = list(panels.positions(results))
@@ -63,13 +63,21 @@ def write_report(results: Results, origin: str) -> Path:
     changed = [name for name, text in texts.items() if _differs(folder / name, text)]
     for name, text in texts.items():
         write_whole(folder / name, text)
+    # what an earlier report had to say, and this one has not
+    gone = [] if results.grid.tried else [TUNING]
     if any(outcome.measured for outcome in results.outcomes):
         write_examples(results, folder / PER_EXAMPLE)
+    else:
+        gone.append(PER_EXAMPLE)
+    for name in gone:
+        if (folder / name).is_file():
+            (folder / name).unlink()
+            changed.append(name)
     (folder / FIGURES).mkdir(exist_ok=True)
     for panel in [*charts.lengths, *charts.learning, *charts.costs, *(p for s in sections for p in s.panels)]:
         figures.save(panel.figure, folder / FIGURES / panel.name)
     if changed:
-        logger.info("replaced, as they differ from the earlier report: %s", ", ".join(changed))
+        logger.info("replaced or removed, as the earlier report differs: %s", ", ".join(changed))
     logger.info("report: %s", folder / REPORT)
     return folder / REPORT
 

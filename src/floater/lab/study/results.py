@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +22,7 @@ from floater.lab.study.trial import is_measured, is_trained, read
 from floater.lab.study.variants import COST, Trial, Variant, last_error
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import METRICS, Array, Measurement
+from floater.lab.training.files import read_record
 from floater.lab.training.run import RESULT
 
 Conclusion = Literal["better", "worse", "not significant", "not tested"]
@@ -443,15 +442,10 @@ def _outcome(trial: Trial, grid: Grid) -> Outcome:
         outcome = replace(
             outcome,
             status="finished" if len(tests) == len(grid.tests) else "open",
-            cost=_json(trial.run / COST),
-            result=_json(trial.run / RESULT),
+            cost=read_record(trial.run / COST),
+            result=read_record(trial.run / RESULT),
             measured={test: read(trial.run, test) for test in tests},
         )
     if outcome.status == "open" and trial.error.is_file():
         return replace(outcome, status="failed", error=last_error(trial))
     return outcome
-
-
-def _json(path: Path) -> dict[str, Any]:
-    record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return record

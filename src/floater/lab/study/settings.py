@@ -186,9 +186,9 @@ class StudySettings:
         settings: settings that all trials share, as for `floater train`.
         models: the position models by a short name. Each sets `position` (by default the name itself) and
             other settings of `model`, such as position_options or max_length; `settings`, changes of the
-            common ones; `seeds`, instead of those of the study; `start`, the name of a variant above, whose
-            finished trial of the same seed is the warm start: its best checkpoint with training.keep_best,
-            else its model.
+            common ones; `seeds`, instead of those of the study; `start`, in translation, the name of a
+            variant above, whose finished trial of the same seed is the warm start: its best checkpoint with
+            training.keep_best, else its model.
         excluded: position models that are not run, each with the reason, for the report.
         blocks: values of the option `blocks` of position encodings that have it, one variant each: "input",
             "all". Empty leaves their default. A model that sets the option itself has one variant.

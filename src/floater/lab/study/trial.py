@@ -31,7 +31,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.task import Task
 from floater.lab.training.checkpoints import checkpoints, remove, step_of
 from floater.lab.training.digests import changed, digests
-from floater.lab.training.files import MANIFEST, discard, sync, write_json, write_whole
+from floater.lab.training.files import MANIFEST, discard, read_record, sync, write_json, write_whole
 from floater.lab.training.lock import file_lock
 from floater.lab.training.messages import show_messages
 from floater.lab.training.run import ENCODED, MODEL, RunWithSettings
@@ -139,7 +139,7 @@ def is_trained(run: Path) -> bool:
     """Return whether a run has its final model, and a record of the costs of that model's training."""
     if not ((run / MODEL).is_dir() and (run / COST).is_file()):
         return False
-    record = json.loads((run / COST).read_text(encoding="utf-8"))
+    record = read_record(run / COST)
     return changed(record.get("files", {}), _weights(run)) is None
 
 
@@ -148,9 +148,9 @@ def is_measured(run: Path, test: str, arguments: Mapping[str, Any]) -> bool:
     path = run / MEASURED / f"{test}.json"
     if not path.is_file():
         return False
-    record = json.loads(path.read_text(encoding="utf-8"))
+    record = read_record(path)
     now = {**arguments, **_weights(run)}
-    return record["test"] == arguments and changed(record.get("files", {}), now) is None
+    return record.get("test") == arguments and changed(record.get("files", {}), now) is None
 
 
 def _weights(run: Path) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _weights(run: Path) -> dict[str, Any]:
 
 def read(run: Path, test: str) -> Measurement:
     """Read the scores that `run_trial` wrote for a test set."""
-    record = json.loads((run / MEASURED / f"{test}.json").read_text(encoding="utf-8"))
+    record = read_record(run / MEASURED / f"{test}.json")
     file = run / MEASURED / f"{test}.npz"
     try:
         with np.load(file, allow_pickle=False) as arrays:

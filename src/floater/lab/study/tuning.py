@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from dataclasses import dataclass, replace
 from floater.lab.study.trial import is_trained
 from floater.lab.study.variants import Trial, Variant, last_error
 from floater.lab.tasks import Task
+from floater.lab.training.files import read_record
 from floater.lab.training.run import RESULT
 
 
@@ -59,7 +59,7 @@ def tried(trials: Sequence[Trial], by: str, task: Task, retry: bool = False) -> 
 
 def _read(trial: Trial, retry: bool, loss: str, metric: str, greater: bool) -> Tried:
     if is_trained(trial.run):
-        result = json.loads((trial.run / RESULT).read_text(encoding="utf-8"))
+        result = read_record(trial.run / RESULT)
         if metric not in result:
             return Tried(metric, error=f"its validation has no {metric}")
         return Tried(metric, result[metric], greater, result.get(loss, math.inf))

@@ -101,6 +101,28 @@ def seal(folder: Path) -> None:
     sync(folder)
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a JSON object that `write_json` wrote.
+
+    Raises:
+        DataError: if the file cannot be read or holds something else, as after an incomplete copy.
+
+    Example:
+        >>> read_record(Path("no-such-run/result.json"))
+        Traceback (most recent call last):
+        floater.errors.DataError: no-such-run/result.json cannot be read: No such file or directory
+    """
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is damaged ({error}): restore it, or remove it and start again") from error
+    if not isinstance(record, dict):
+        raise DataError(f"{path} is damaged (no JSON object): restore it, or remove it and start again")
+    return record
+
+
 def sealed(folder: Path) -> Path:
     """Return a directory after checking its seal, if it has one.
 

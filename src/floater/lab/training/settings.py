@@ -112,7 +112,7 @@ class TrainingSettings:
         average_last: number of last checkpoints whose mean is the final model; 0 takes the checkpoint with
             the best validation.
         keep_best: whether the checkpoint with the best validation is saved as RUN/best, beside the mean that
-            average_last takes, to start from: training.warm_start=RUN/best.
+            average_last takes; translation starts from it with training.warm_start=RUN/best.
         bf16: whether the forward pass computes in bfloat16 where PyTorch's autocast does.
         flow: schedule of the flow's parameters.
         others: other fields of `transformers.TrainingArguments`, which are written beside these settings.

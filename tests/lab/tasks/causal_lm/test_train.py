@@ -224,6 +224,12 @@ def test_random_positions() -> None:
     assert pose(16, 16, np.random.default_rng(0)).tolist() == list(range(16))
 
 
+def test_random_positions_need_rows_below_the_length(folder: Path) -> None:
+    config = write_config(folder, "long", extend={"positions": "pose", "length": 16})
+    with pytest.raises(DataError, match="shifts rows within 16 positions"):
+        load(CausalLMSettings, config)
+
+
 def test_random_positions_keep_a_row_together(folder: Path) -> None:
     """Transformers takes a jump for the begin of another document where there is no mask."""
     trainer = _trainer(folder, write_config(folder, "pose", extend={"positions": "pose"}))

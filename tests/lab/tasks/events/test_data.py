@@ -231,3 +231,15 @@ def test_columns_that_hold_no_exact_times_are_refused(tmp_path, times, message):
     )
     with pytest.raises(DataError, match=message):
         read_sequences(tmp_path / "a.parquet", Columns())
+
+
+def test_unsigned_integers_are_exact_times(tmp_path):
+    stamps = 1_700_000_000_000_000_000 + np.arange(5) * 40
+    for kind in (pa.int64(), pa.uint64()):
+        table = {"id": ["a"] * 5, "time": pa.array(stamps, kind), "type": ["x"] * 5}
+        pa.parquet.write_table(pa.table(table), tmp_path / "a.parquet")
+        assert np.diff(read_sequences(tmp_path / "a.parquet", Columns())[0].times).tolist() == [40] * 4
+    table["time"] = pa.array([1, 2, 3, 4, 2**63], pa.uint64())
+    pa.parquet.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match="'time' has a time above 9,223,372,036,854,775,807"):
+        read_sequences(tmp_path / "a.parquet", Columns())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 from typing import Any
 
 from floater.lab.cli.arguments import add_json, add_trust, count
@@ -66,6 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     from torch import distributed
 
     from floater.lab.tasks.registry import from_config
+    from floater.lab.training.files import read_record
     from floater.lab.training.run import RESULT
 
     start()
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
         distributed.destroy_process_group()
         if not first:
             return
-    result = {"run": str(folder), **json.loads((folder / RESULT).read_text(encoding="utf-8"))}
+    result = {"run": str(folder), **read_record(folder / RESULT)}
     if arguments.json:
         print_json(result)
         return

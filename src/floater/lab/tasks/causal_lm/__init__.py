@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from floater.lab.tasks.language_modeling.far import doubling, ranges
 from floater.lab.tasks.measurement import Measurement, check_edges, perplexity
 from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
+from floater.lab.training.files import read_record
 from floater.lab.training.run import RESULT, RunPath
 from floater.lab.training.settings import check_numbers
 
@@ -177,7 +177,7 @@ def _history(file: Path) -> list[str]:
     """Return a line of a report: perplexity before the extension, after it, and after the training."""
     if not file.is_file():
         return []
-    result = json.loads(file.read_text(encoding="utf-8"))
+    result = read_record(file)
     names = {"loss_original": "as it was", "loss_before": "before training", "loss": "after it"}
     perplexities = [
         f"{when} {perplexity(result[name]):.3f}" for name, when in names.items() if name in result

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora.tables import is_table, read_table
@@ -109,11 +110,32 @@ def read_table_sentences(source: Path, columns: Mapping[str, str]) -> list[Sente
     table = read_table(os.fspath(source), ["words", "tags"], columns)
     sentences = []
     for row, cells in enumerate(zip(table.values["words"], table.values["tags"], strict=True)):
-        words, tags = (cell.split() if isinstance(cell, str) else [*map(str, cell or ())] for cell in cells)
+        words, tags = (
+            _cell(cell, role, table.where(row, role))
+            for cell, role in zip(cells, ("words", "tags"), strict=True)
+        )
         if not words or len(words) != len(tags):
             raise DataError(f"{table.where(row, 'tags')}: {len(tags)} tags of {len(words)} words")
         sentences.append(Sentence(words, tags, [], ["_"] * len(words)))
     return sentences
+
+
+def _cell(cell: Any, role: str, where: str) -> list[str]:
+    """Return the words or tags of a cell: a list, or a text with spaces.
+
+    Raises:
+        DataError: if an element is missing, as null, a blank, or a negative number in place of a tag; or if
+            the text is a list that a program printed.
+    """
+    if isinstance(cell, str):
+        if cell.startswith(("['", '["')):
+            raise DataError(f"{where}: {cell[:30]} is a printed list; store lists, or texts with spaces")
+        return cell.split()
+    for number, each in enumerate(cell or (), start=1):
+        masked = role == "tags" and isinstance(each, int) and each < 0
+        if each is None or masked or not str(each).strip():
+            raise DataError(f"{where}: element {number} is {each!r}; each word needs a tag")
+    return [*map(str, cell or ())]
 
 
 def read_sentences(

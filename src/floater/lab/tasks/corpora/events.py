@@ -159,7 +159,12 @@ def _times(column: Any, name: str, called: str) -> tuple[np.ndarray, int]:
     if pa.types.is_timestamp(column.type):
         per_unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
         column = column.cast(pa.int64())
-    if pa.types.is_signed_integer(column.type) and not column.null_count:
+    if pa.types.is_uint64(column.type):
+        try:
+            column = column.cast(pa.int64())
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{name}: column '{called}' has a time above {2**63 - 1:,}") from error
+    if pa.types.is_integer(column.type) and not column.null_count:
         whole: np.ndarray = column.to_numpy()
         return whole.astype(np.int64), per_unit
     if pa.types.is_boolean(column.type):

@@ -57,6 +57,12 @@ class TextSettings(FineTuningSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        length = self.extend.length
+        if self.extend.positions == "pose" and length is not None and self.data.block >= length:
+            raise ValueError(
+                f"extend.positions is 'pose', which shifts rows within {length} positions, and data.block is "
+                f"{self.data.block}; give shorter rows, or consecutive positions"
+            )
         check_block(f"data.block is {self.data.block}", self.data.block, self.training)
         if self.train != "all" and self.plug.train != "all":
             raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
