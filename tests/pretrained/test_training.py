@@ -14,6 +14,7 @@ from peft import AdaptionPromptConfig, LoraConfig, PeftModel, PeftType, get_peft
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
@@ -409,3 +410,17 @@ def test_a_model_spread_over_memory_and_disk(tmp_path: Path) -> None:
     torch.testing.assert_close(zoo.output(model, **options), expected, atol=1e-6, rtol=1e-6)
     floater.bake(model, 8)
     torch.testing.assert_close(zoo.output(model, **options), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_the_flow_of_an_extension_is_where_parameters_are(tmp_path: Path) -> None:
+    zoo.build("llama").save_pretrained(tmp_path / "model")
+    parts = "model.layers.0", "model.layers.1", "model.norm", "model.rotary_emb", "lm_head"
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "model",
+        device_map={"model.embed_tokens": "disk"} | dict.fromkeys(parts, "cpu"),
+        offload_folder=tmp_path / "disk",
+    ).eval()
+    floater.extend(model, 2 * model.config.max_position_embeddings, "clex")
+    assert {p.device.type for p in model.floater_extension.parameters()} == {"cpu"}
+    ids = torch.arange(model.config.max_position_embeddings)[None] % 8 + 3
+    assert bool(model(ids).logits.isfinite().all())

@@ -13,6 +13,7 @@ from floater.transformer import (
     FloaterForSequenceClassification,
     FloaterModel,
 )
+from small_models import small_config
 
 HEADS = (FloaterForMaskedLM, FloaterForCausalLM, FloaterForConditionalGeneration)
 EVERY = pytest.mark.parametrize("case", POSITIONS)
@@ -157,6 +158,26 @@ def test_gradient_checkpointing_leaves_the_gradients(case, norm_first):
     for name, gradient in gradients[0].items():
         assert gradient is not None, name
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["t5", "kerple", "bert_r", "dape", "dynamic_bias", "tupe_a", "tupe_r", "seqpe"]
+)
+def test_blocks_in_checkpoints_share_a_bias_of_padded_texts(name):
+    """The first block computes it; when its checkpoint runs again, it is there already."""
+    ids = torch.randint(5, 11, (2, 9), generator=torch.Generator().manual_seed(0))
+    mask, gradients = torch.ones_like(ids), []
+    mask[1, :4] = 0
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = FloaterForCausalLM(small_config(name)).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(1)
+        model(ids, attention_mask=mask, labels=ids).loss.backward()
+        gradients.append([p.grad for p in model.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-6)
 
 
 def test_a_checkpoint_that_blocks_cannot_share_a_state_with_is_refused():

@@ -12,6 +12,7 @@ from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solver import check_finite, solve_dense
 from floater.flow.dynamics import Dynamics, check_problem
 from floater.flow.errors import FlowDiverged
+from floater.flow.inference import outside_inference_mode
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, check_steps, runge_kutta
 from floater.flow.units import has_known_kinks
@@ -28,6 +29,7 @@ PAPER_STEP = 0.1 / PAPER_STEPS
 _STRICTER = 128
 
 
+@outside_inference_mode
 def solve(
     field: nn.Module,
     start: Tensor,

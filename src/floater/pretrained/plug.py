@@ -228,7 +228,7 @@ def _attach(model: nn.Module, part: nn.Module, state: PlugState, freeze_model: b
     """Make a flow or clocks the part `floater` of a model."""
     part.train(model.training)
     if not any(parameter.is_meta for parameter in part.parameters()):
-        part.to(_device(model))
+        part.to(device_of(model))
     if freeze_model:
         state.frozen = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model.requires_grad_(False)
@@ -416,7 +416,8 @@ def _sites(specs: Sequence[BodySpec]) -> list[str]:
     return [spec.path.replace(".", "_") or "model" for spec in specs]
 
 
-def _device(model: nn.Module) -> Any:
+def device_of(model: nn.Module) -> Any:
+    """Return the device of the first parameter that is there, not offloaded; None if there is none."""
     return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
 
 

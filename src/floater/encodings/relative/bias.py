@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeGuard
 
@@ -18,6 +19,10 @@ from floater.encodings.terms import AttentionTerms
 from floater.positions import Positions
 
 
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
 class PairBias:
     """A bias of each pair of positions, whose matrix is computed on demand."""
 
@@ -27,7 +32,11 @@ class PairBias:
     def matrix(self) -> Tensor:
         """Return the bias of each pair, (batch or 1, heads or 1, T, S), the same tensor for all blocks."""
         if self._matrix is None:  # not functools.cached_property, whose lock torch.compile does not support
-            self._matrix = self._whole()
+            # A checkpoint around the first block would count the tensors that are saved here, but not when
+            # it runs again.
+            hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)
+            with nullcontext() if torch.compiler.is_compiling() else hooks:
+                self._matrix = self._whole()
         return self._matrix
 
     def _whole(self) -> Tensor:

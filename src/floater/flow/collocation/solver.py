@@ -33,11 +33,13 @@ from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
+from floater.flow.inference import outside_inference_mode
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.stiffness import failure as stiff_or_divergent
 from floater.flow.units import KINKED
 
 
+@outside_inference_mode
 def solve_dense(
     field: nn.Module,
     start: Tensor,

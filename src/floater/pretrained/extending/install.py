@@ -21,7 +21,7 @@ from floater.pretrained.extending.transaction import copy_configs
 from floater.pretrained.extending.watch import Watch
 from floater.pretrained.find import find_bodies
 from floater.pretrained.flows import refresh
-from floater.pretrained.plug import allow_to_run, keep_weights
+from floater.pretrained.plug import allow_to_run, device_of, keep_weights
 
 KEY = "floater_extension"
 """Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""
@@ -176,7 +176,7 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
             # names do not depend on the head of the model
             name = "past" if causal else "both"
             flow = parts[name] = biases.new_flow(heads, settings["new"], causal)
-            flow.to(next(model.parameters()).device)
+            flow.to(device_of(model))
             fits.append((flow, biases.attach_flow(part, partial(_part, model, name), settings["old"])))
     elif settings["method"] in _WEIGHTLESS:
         _install_attention(model, settings)
@@ -219,7 +219,7 @@ def _install_scale(
     else:
         rope = native.parameters(body.config)
         width, base = rotary.rotated(body.config, rope), rope["rope_theta"]
-        flow = clex.ScaleFlow(width, base, old, settings["start"]).to(next(model.parameters()).device)
+        flow = clex.ScaleFlow(width, base, old, settings["start"]).to(device_of(model))
         part = f"scale_{len(parts)}"
         parts[part] = flow
         rule = partial(clex.scale_of, trained=old, factor=new / old, declared=settings["declared"])

@@ -1,0 +1,44 @@
+"""Solves within `torch.inference_mode()`, which records no derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def outside_inference_mode(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function of tensors compute derivatives of its own where the caller is in inference mode.
+
+    It runs without gradients there, and its tensors are ordinary ones.
+
+    Example:
+        >>> @outside_inference_mode
+        ... def slope(x):
+        ...     with torch.enable_grad():
+        ...         x = x.detach().requires_grad_()
+        ...         return torch.autograd.grad(x.square(), x)[0]
+        >>> with torch.inference_mode():
+        ...     slope(torch.tensor(3.0))
+        tensor(6.)
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False), torch.no_grad():
+            named: dict[str, Any] = {name: _ordinary(value) for name, value in kwargs.items()}
+            return function(*map(_ordinary, args), **named)
+
+    return call
+
+
+def _ordinary(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
