@@ -180,6 +180,20 @@ def test_blocks_in_checkpoints_share_a_bias_of_padded_texts(name):
         torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-6)
 
 
+def test_a_shared_bias_has_gradients_by_torch_func():
+    ids = torch.randint(5, 11, (2, 9), generator=torch.Generator().manual_seed(0))
+    model = FloaterForCausalLM(small_config("tupe_a")).eval()
+    model.set_attn_implementation("eager")
+    model(ids, labels=ids).loss.backward()
+
+    def loss(parameters):
+        return torch.func.functional_call(model, parameters, (ids,), {"labels": ids}).loss
+
+    gradients = torch.func.grad(loss)(dict(model.named_parameters()))
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_a_checkpoint_that_blocks_cannot_share_a_state_with_is_refused():
     with pytest.raises(
         ValueError, match="use_reentrant is True; blocks share what the position model prepared"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeGuard
 
@@ -32,10 +32,12 @@ class PairBias:
     def matrix(self) -> Tensor:
         """Return the bias of each pair, (batch or 1, heads or 1, T, S), the same tensor for all blocks."""
         if self._matrix is None:  # not functools.cached_property, whose lock torch.compile does not support
-            # A checkpoint around the first block would count the tensors that are saved here, but not when
-            # it runs again.
-            hooks = torch.autograd.graph.saved_tensors_hooks(_same, _same)
-            with nullcontext() if torch.compiler.is_compiling() else hooks:
+            with ExitStack() as stack:
+                if not torch.compiler.is_compiling():
+                    # A checkpoint around the first block would count the tensors that are saved here, but
+                    # not when it runs again. Transforms of torch.func have no checkpoints and no hooks.
+                    with suppress(RuntimeError):
+                        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
                 self._matrix = self._whole()
         return self._matrix
 
