@@ -103,8 +103,8 @@ def citation(trees: Iterable[Mapping[str, Any]]) -> str:
             keys = {key for part, key in DATA.items() if re.search(rf"(?<![a-z0-9]){part}", source.lower())}
             entries += [_data()[key] for key in keys]
             if not keys and str(tree.get("task")) not in ("glue", "squad", "race"):
-                folder = Path(source).parent if Path(source).suffix else Path(source)
-                unknown[source if folder == Path() else str(folder)] = None
+                folder = str(Path(source).parent) if Path(source).suffix else source
+                unknown[source if folder == "." else folder] = None
     return "\n\n".join([bibtex(entries), *(f"% no entry is known for {source}" for source in unknown)])
 
 
