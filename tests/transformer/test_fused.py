@@ -1,4 +1,4 @@
-"""What is mended of PyTorch's kernels for GPUs, on a CPU; tests/devices/test_cuda.py has the kernels."""
+"""Workarounds for PyTorch's attention kernels on GPUs; tests/devices/test_cuda.py runs the kernels."""
 
 import pytest
 import torch

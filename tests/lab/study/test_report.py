@@ -188,11 +188,16 @@ def test_it_has_what_a_paper_needs(finished: Results) -> None:
     assert "@misc{floater," in (folder / "report.html").read_text(encoding="utf-8")
 
 
+def without_figures(finished: Results, folder: Path) -> Results:
+    """Return the results of a study for a report in another folder."""
+    return replace(finished, settings=replace(finished.settings, folder=str(folder), figures=[]))
+
+
 def test_a_second_report_says_what_it_replaces(
     finished: Results, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    moved = replace(finished, settings=replace(finished.settings, folder=str(tmp_path), figures=[]))
+    moved = without_figures(finished, tmp_path)
     reports.write_report(moved, "small.yaml")
     assert "differ" not in caplog.text
     reports.write_report(moved, "small.yaml")
@@ -206,7 +211,7 @@ def test_what_a_report_has_no_more_is_removed(
     finished: Results, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    moved = replace(finished, settings=replace(finished.settings, folder=str(tmp_path), figures=[]))
+    moved = without_figures(finished, tmp_path)
     reports.write_report(moved, "small.yaml")
     (tmp_path / "tuning.csv").write_text("of a tuned study")
     assert (tmp_path / "examples.npz").is_file()
