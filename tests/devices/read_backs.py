@@ -10,12 +10,13 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from cases import PADDED, counted_positions, padded_positions, step
-from second_device import SecondDevice, captured, counted, move, to_second
+from second_device import DEVICE, SecondDevice, captured, counted, move, to_second
 
 from floater.encodings import PositionModel, catalogue
 from floater.flow import FlowEncoder
@@ -23,8 +24,15 @@ from floater.positions import Positions
 from floater.testing.case import Case
 
 
-def run(name: str, positions_of: Callable[[Any], Positions]) -> dict[str, Any]:
+def run(
+    name: str, positions_of: Callable[[Any], Positions], default: AbstractContextManager[Any] = nullcontext()
+) -> dict[str, Any]:
     """Run two blocks forward and backward on both devices, and compare them.
+
+    Args:
+        name: The encoding.
+        positions_of: Function from the encoding to the positions.
+        default: Sets the device of tensors that are made without one, during the run on the second device.
 
     Returns:
         What was read back in the forward pass and in the backward pass of a third step.
@@ -39,7 +47,7 @@ def run(name: str, positions_of: Callable[[Any], Positions]) -> dict[str, Any]:
     expected = step(here, x, positions)
     solved = any(isinstance(part, FlowEncoder) for part in there.modules())
     move(there)
-    with SecondDevice():
+    with SecondDevice(), default:
         remote = positions._map(to_second)
         if solved:
             for _ in range(2):  # the first step selects a mesh, the second counts its iterations
@@ -88,6 +96,7 @@ def main(names: list[str]) -> None:
         kinds = {
             "counted": partial(run, name, counted_positions),
             "padded": partial(run, name, padded_positions),
+            "default": partial(run, name, counted_positions, DEVICE),
             "baked": partial(uncaptured, name),
         }
         for kind, end in kinds.items():

@@ -41,7 +41,7 @@ def results():
     return run("read_backs.py")
 
 
-@pytest.mark.parametrize("kind", ["counted", "padded"])
+@pytest.mark.parametrize("kind", ["counted", "padded", "default"])
 def test_every_encoding_is_that_of_the_cpu(results, kind):
     assert results.keys() == set(catalogue())
     errors = {name: kinds[kind]["error"] for name, kinds in results.items() if "error" in kinds[kind]}

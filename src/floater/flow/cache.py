@@ -45,7 +45,7 @@ class VectorTable:
 
     def __post_init__(self) -> None:
         """Record whether the positions are 0, 1, ..., U - 1, so that each is its own index."""
-        count = torch.arange(len(self.positions))
+        count = torch.arange(len(self.positions), device="cpu")
         object.__setattr__(self, "is_range", bool((self.positions == count).all()))
 
     def find(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,7 +103,7 @@ class VectorCache(Derived):
     def fill(self, length: int, solve: Solve) -> VectorTable:
         """Start a new table, of positions 0, ..., length - 1."""
         with torch.inference_mode(False), torch.no_grad():
-            wanted = torch.arange(length, dtype=torch.float64)
+            wanted = torch.arange(length, dtype=torch.float64, device="cpu")
             self.table = VectorTable(wanted, solve(wanted).transpose(0, 1).contiguous())
         return self.table
 
@@ -144,9 +144,9 @@ class VectorCache(Derived):
         size, top = len(table.positions), float(missing[-1])
         whole = bool((missing == missing.floor()).all())
         if whole and table.is_range and top < 2 * size + _LOOK_AHEAD:
-            missing = torch.arange(size, int(top) + 1).to(missing)
+            missing = torch.arange(size, int(top) + 1, device="cpu").to(missing)
             if len(missing) < _LOOK_AHEAD and ahead:
-                to_come = torch.arange(size, size + _LOOK_AHEAD).to(missing)
+                to_come = torch.arange(size, size + _LOOK_AHEAD, device="cpu").to(missing)
                 with suppress(FlowError):  # it may diverge beyond the positions of the call
                     return self._grown(table, to_come, solve, keep=True)
         return self._grown(table, missing, solve, keep=whole)

@@ -170,7 +170,7 @@ class FlowEncoder(nn.Module):
         if torch.compiler.is_compiling():
             return self._traced(positions, below)
         if below is not None and isinstance(positions, Tensor) and positions.device.type != "cpu":
-            return self.forward(torch.arange(below)[None]).picked(positions)
+            return self.forward(torch.arange(below, device="cpu")[None]).picked(positions)
         positions = checked(positions)
         if self._baked and self.training and torch.is_grad_enabled() and self._learns:
             raise RuntimeError(
@@ -220,7 +220,7 @@ class FlowEncoder(nn.Module):
         """Return vectors where this call becomes part of a compiled or exported program."""
         if torch.compiler.is_exporting():
             return self._exported(positions, below)
-        whole = positions if below is None else torch.arange(below).unsqueeze(0)
+        whole = positions if below is None else torch.arange(below, device="cpu").unsqueeze(0)
         vectors = opaque(self._number, whole, self.ordered_parameters())
         return self._vectors(vectors.flatten(1, 2).unbind(1), positions.shape if below is None else positions)
 
@@ -404,7 +404,7 @@ class FlowEncoder(nn.Module):
 
         def solved(until: float) -> Solution:
             solution = solve_dense(self.field, start, until, **options)
-            times = torch.tensor([t for t in solution.edges if t <= until])
+            times = torch.tensor([t for t in solution.edges if t <= until], device="cpu")
             check_norms(solution.edge_values[: len(times)].to(start.dtype), times, state.largest)
             return solution
 

@@ -54,12 +54,12 @@ class SharedSolve:
             FlowError: if the solve fails.
         """
         count = len(wanted)
-        is_range = not wanted.requires_grad and bool((wanted == torch.arange(count).to(wanted)).all())
+        is_range = not wanted.requires_grad and bool((wanted == torch.arange(count, device="cpu").to(wanted)).all())
         if not torch.is_grad_enabled() or not is_range:
             return self._with_earlier(solve(wanted))
         if self._values is None:
             with suppress(FlowError):  # it may diverge beyond the positions of this pass
-                self._values = solve(torch.arange(max(count, self.length)).to(wanted))
+                self._values = solve(torch.arange(max(count, self.length), device="cpu").to(wanted))
                 self._leaf = self._values.detach().requires_grad_()
                 self._values.register_hook(self._added)  # type: ignore[no-untyped-call]
         if self._values is None or self._leaf is None or len(self._values) < count:

@@ -54,7 +54,7 @@ def directions(count: int, width: int, seed: int, device: torch.device) -> Tenso
     """
     generator = torch.Generator().manual_seed(seed)
     blocks = -(-count // width)
-    normal = torch.randn(2, blocks, width, width, generator=generator, dtype=torch.float64)
+    normal = torch.randn(2, blocks, width, width, generator=generator, dtype=torch.float64, device="cpu")
     unit, triangle = torch.linalg.qr(normal[0])
     # the signs that LAPACK chooses depend on the vectors, and would bias the features
     unit = (unit * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]).mT

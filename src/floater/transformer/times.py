@@ -143,10 +143,10 @@ class Times:
                 "'stretch' or 'shift'"
             )
         if self.mode == "float":
-            return _entries(torch.rand(int(count), dtype=torch.float64).sort().values * most)
+            return _entries(torch.rand(int(count), dtype=torch.float64, device="cpu").sort().values * most)
         if self.mode == "subset":
-            return _entries(torch.randperm(most)[: int(count)].sort().values)
-        first, second = torch.rand(2, dtype=torch.float64).tolist()
+            return _entries(torch.randperm(most, device="cpu")[: int(count)].sort().values)
+        first, second = torch.rand(2, dtype=torch.float64, device="cpu").tolist()
         if self.mode == "shift":
             offset = first * (most - count) if real else int(first * (most - count + 1))
             return lambda at: at + offset
@@ -178,7 +178,7 @@ class Times:
             PositionError: if a text does not fit below the horizon.
         """
         free = self._room(float(last.max())) - (last.to(wide_dtype(last.device)) + 1)
-        uniform = torch.rand(len(last), 1, dtype=torch.float64).to(free)
+        uniform = torch.rand(len(last), 1, dtype=torch.float64, device="cpu").to(free)
         return uniform * free[:, None] if real else (uniform * (free[:, None] + 1)).long()
 
 

@@ -239,5 +239,5 @@ class _VectorErrors(_Errors):
         return True
 
     def after(self, changes: Tensor) -> Tensor:
-        to_end = gauss_rule(_NODES).evaluation(torch.ones((), dtype=torch.float64)).to(changes)
+        to_end = gauss_rule(_NODES).evaluation(torch.ones((), dtype=torch.float64, device="cpu")).to(changes)
         return torch.einsum("j,njkrw->knrw", to_end, changes)

@@ -346,7 +346,7 @@ def global_error(
         >>> global_error(field, field.start()[None], circle, 1e-5, 1e-5) < 1
         True
     """
-    edges = torch.tensor(solution.edges, dtype=torch.float64)
+    edges = torch.tensor(solution.edges, dtype=torch.float64, device="cpu")
     halved = torch.stack((edges[:-1], edges[:-1].lerp(edges[1:], 0.5)), dim=1).flatten().tolist()
     p = solution.edge_values
     tolerances = _REMAINDER * rtol, _REMAINDER * atol

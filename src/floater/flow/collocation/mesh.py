@@ -52,7 +52,7 @@ class Mesh:
         nodes: int = NODES,
     ) -> None:
         rule = gauss_rule(nodes)
-        exact = torch.tensor(edges, dtype=torch.float64)
+        exact = torch.tensor(edges, dtype=torch.float64, device="cpu")
         lengths = exact.diff()
         self.edges, self.depth, self.nodes = list(edges), min(depth, len(lengths)), nodes
         wide = wide_dtype(device)
@@ -107,7 +107,7 @@ class Mesh:
             Bounds b (n + 1): interval w holds times[b[w] : b[w + 1]]; and the relative position x of each
             time in its interval, from 0 to 1 (L,).
         """
-        edges = torch.tensor(self.edges, dtype=torch.float64)
+        edges = torch.tensor(self.edges, dtype=torch.float64, device="cpu")
         interval = torch.searchsorted(edges[1:-1].contiguous(), times)
         counts = torch.bincount(interval, minlength=len(self))
         bounds = [0, *counts.cumsum(0).tolist()]
@@ -126,7 +126,7 @@ def mesh_of(
 def _coupling(rule: GaussRule, lengths: Tensor, depth: int) -> Tensor:
     """Return `Mesh.coupling`; intervals past the last have length zero."""
     count = len(rule.nodes)
-    block = torch.zeros(depth, count, depth, count, dtype=torch.float64)
+    block = torch.zeros(depth, count, depth, count, dtype=torch.float64, device="cpu")
     for row in range(depth):
         block[row, :, row] = rule.quadrature
         block[row, :, :row] = rule.weights

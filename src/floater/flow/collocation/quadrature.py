@@ -111,11 +111,11 @@ def gauss_rule(
         >>> gauss_rule(2).weights
         tensor([0.5000, 0.5000], dtype=torch.float64)
     """
-    k = torch.arange(1, count, dtype=torch.float64)
+    k = torch.arange(1, count, dtype=torch.float64, device="cpu")
     side = k / (4 * k**2 - 1).sqrt()
     eigenvalues, vectors = torch.linalg.eigh(torch.diag(side, 1) + torch.diag(side, -1))
     nodes, weights = (eigenvalues + 1) / 2, vectors[0] ** 2
-    scale = 2 * torch.arange(count, dtype=torch.float64) + 1  # 1 / |P_k|^2
+    scale = 2 * torch.arange(count, dtype=torch.float64, device="cpu") + 1  # 1 / |P_k|^2
     projection = (legendre(nodes, count - 1) * weights.unsqueeze(1)).T * scale.unsqueeze(1)
     rule = (nodes, weights, projection, _integrals(nodes, projection))
     return GaussRule(*(tensor.to(device, dtype) for tensor in rule))

@@ -117,8 +117,8 @@ class Samples(Sequence[Tensor]):
             self._order = order.to(times.device)
         self._bounds, self._x = self._mesh.locate(exact)
         # from velocities in each time's interval to its displacement there (length, N)
-        lengths = torch.tensor(self._mesh.edges, dtype=torch.float64).diff()
-        interval_lengths = lengths.repeat_interleave(torch.tensor(self._bounds).diff())
+        lengths = torch.tensor(self._mesh.edges, dtype=torch.float64, device="cpu").diff()
+        interval_lengths = lengths.repeat_interleave(torch.tensor(self._bounds, device="cpu").diff())
         integrals = interval_lengths.unsqueeze(1) * gauss_rule(NODES).integration(self._x)
         self._integrals = integrals.to(self._velocities.device, self._velocities.dtype)
 

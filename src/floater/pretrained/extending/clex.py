@@ -95,7 +95,8 @@ class ScaleFlow(nn.Module):
         self._snapshot: Snapshot | None = None
 
     def _scaled(self, scale: float) -> tuple[Tensor, float]:
-        return scaled(self.start, self.dim, self.theta, self.trained, scale)
+        with torch.device("cpu"):
+            return scaled(self.start, self.dim, self.theta, self.trained, scale)
 
     def _base(self, scale: float) -> Tensor:
         return self._scaled(scale)[0].log()
@@ -126,10 +127,10 @@ class ScaleFlow(nn.Module):
     def _solved(self, scale: float) -> tuple[Tensor, float]:
         device = self.field.inner.weight.device
         plain, factor = self._scaled(scale)
-        start = torch.zeros(1, self.dim // 2)
-        change = (
-            solve(self._on_cpu(), start, torch.tensor([scale]), begin=1.0)[0, 0] if scale > 1 else start[0]
-        )
+        change = torch.zeros(self.dim // 2, device="cpu")
+        if scale > 1:
+            end = torch.tensor([scale], device="cpu")
+            change = solve(self._on_cpu(), change[None], end, begin=1.0)[0, 0]
         return (plain * change.double().exp()).float().to(device), factor
 
     def _on_cpu(self) -> ScaleField:

@@ -104,7 +104,8 @@ def search_factors(
             f"{length}"
         )
     generator = torch.Generator().manual_seed(seed)
-    starts = _starts(config, old, length)
+    with torch.device("cpu"):
+        starts = _starts(config, old, length)
     losses: dict[tuple[float, ...], float] = {}
 
     def best(candidates: list[Tensor]) -> list[Tensor]:
@@ -121,8 +122,8 @@ def search_factors(
         parents = parents[: population // 2]
         children = []
         for index in range(population // 2):
-            first, second = (parents[int(i)] for i in torch.randint(len(parents), (2,), generator=generator))
-            crossed = torch.where(torch.rand(len(first), generator=generator) < 0.5, first, second)
+            first, second = (parents[int(i)] for i in torch.randint(len(parents), (2,), generator=generator, device="cpu"))
+            crossed = torch.where(torch.rand(len(first), generator=generator, device="cpu") < 0.5, first, second)
             children.append(crossed.cummax(0).values if index % 2 else _mutated(first, widest, generator))
         parents = best([*parents, *children])
     factors = parents[0].tolist()
@@ -151,11 +152,11 @@ def _mutated(factors: Tensor, widest: float, generator: torch.Generator) -> Tens
     """Return factors, some of them sampled again between their neighbours."""
     result = factors.clone()
     for index in range(len(result)):
-        if float(torch.rand((), generator=generator)) < MUTATION:
+        if float(torch.rand((), generator=generator, device="cpu")) < MUTATION:
             low = float(result[index - 1]) if index else 1.0
             high = float(result[index + 1]) if index + 1 < len(result) else widest
             result[index] = low + (high - low) * float(
-                torch.rand((), generator=generator, dtype=torch.float64)
+                torch.rand((), generator=generator, dtype=torch.float64, device="cpu")
             )
     return result
 

@@ -52,7 +52,7 @@ class Trial:
 
     @contextmanager
     def _abstract(self) -> Iterator[None]:
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), self.shapes:
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]), torch.no_grad(), self.shapes:
             yield
 
     def tensors(self) -> dict[str, Tensor]:
