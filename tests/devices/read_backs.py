@@ -25,7 +25,9 @@ from floater.testing.case import Case
 
 
 def run(
-    name: str, positions_of: Callable[[Any], Positions], default: AbstractContextManager[Any] = nullcontext()
+    name: str,
+    positions_of: Callable[[Any], Positions],
+    default: AbstractContextManager[Any] | None = None,
 ) -> dict[str, Any]:
     """Run two blocks forward and backward on both devices, and compare them.
 
@@ -47,7 +49,7 @@ def run(
     expected = step(here, x, positions)
     solved = any(isinstance(part, FlowEncoder) for part in there.modules())
     move(there)
-    with SecondDevice(), default:
+    with SecondDevice(), default or nullcontext():
         remote = positions._map(to_second)
         if solved:
             for _ in range(2):  # the first step selects a mesh, the second counts its iterations

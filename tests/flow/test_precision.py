@@ -34,6 +34,18 @@ def test_half_precision_is_solved_in_float32(dtype, gradient):
     assert gradient_error(half, exact) < 0.02  # gradients are rounded to eight bits
 
 
+@pytest.mark.parametrize(
+    "options", [{"method": "collocation"}, {"method": "dopri5"}, {"method": "dopri5", "gradient": "adjoint"}]
+)
+def test_an_overflow_of_the_loss_scale_reaches_every_gradient(options):
+    """By which a scaler of losses skips the step; an error would end the training."""
+    field, start = field_and_start()
+    start.requires_grad_()
+    p = solve(field, start, torch.tensor([0.5, 2.0]), **options)
+    p.backward(torch.full_like(p, torch.inf))
+    assert not any(x.grad.isfinite().any() for x in (start, *field.parameters()))
+
+
 @pytest.fixture
 def precision():
     """The precision inside float32 products, for all backends; put back afterwards."""

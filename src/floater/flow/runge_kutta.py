@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -145,8 +146,16 @@ class _Adjoint(OdeintAdjointMethod):  # type: ignore[misc]
         try:
             return OdeintAdjointMethod.backward(ctx, *gradients)
         except AssertionError as error:
+            if not all(bool(x.isfinite().all()) for x in gradients):  # the loss scale was too large
+                return _not_numbers(ctx, *gradients)
             reason = f"in the adjoint: {_first_line(error)}"
             raise FlowDiverged(float(ctx.saved_tensors[0][-1]), reason) from error
+
+
+def _not_numbers(ctx: Any, *gradients: Tensor) -> Any:
+    """Return NaN for each gradient of the adjoint, by which a scaler of losses knows the overflow."""
+    results = OdeintAdjointMethod.backward(ctx, *map(torch.zeros_like, gradients))
+    return tuple(x if x is None else torch.full_like(x, math.nan) for x in results)
 
 
 def _worst_row(error: Tensor) -> Tensor:

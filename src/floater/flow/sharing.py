@@ -54,7 +54,8 @@ class SharedSolve:
             FlowError: if the solve fails.
         """
         count = len(wanted)
-        is_range = not wanted.requires_grad and bool((wanted == torch.arange(count, device="cpu").to(wanted)).all())
+        counted = torch.arange(count, device="cpu").to(wanted)
+        is_range = not wanted.requires_grad and bool((wanted == counted).all())
         if not torch.is_grad_enabled() or not is_range:
             return self._with_earlier(solve(wanted))
         if self._values is None:

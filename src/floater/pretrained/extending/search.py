@@ -122,8 +122,10 @@ def search_factors(
         parents = parents[: population // 2]
         children = []
         for index in range(population // 2):
-            first, second = (parents[int(i)] for i in torch.randint(len(parents), (2,), generator=generator, device="cpu"))
-            crossed = torch.where(torch.rand(len(first), generator=generator, device="cpu") < 0.5, first, second)
+            chosen = torch.randint(len(parents), (2,), generator=generator, device="cpu").tolist()
+            first, second = (parents[index] for index in chosen)
+            either = torch.rand(len(first), generator=generator, device="cpu") < 0.5
+            crossed = torch.where(either, first, second)
             children.append(crossed.cummax(0).values if index % 2 else _mutated(first, widest, generator))
         parents = best([*parents, *children])
     factors = parents[0].tolist()
