@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from floater.errors import DataError
 from floater.lab.tasks.corpora.tables import is_table, read_table, with_split
 from floater.lab.tasks.corpora.text import read_lines
-from floater.lab.tasks.finetuning.features import LABEL, Features
+from floater.lab.tasks.finetuning.features import LABEL, Features, predict
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings, warn_of_cut
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.measurement import Measurement, accuracy
@@ -59,7 +59,7 @@ class Data(SplitData):
             (floater evaluate --part test).
         columns: names of the columns, as in {text: review, label: stars}; by default guessed.
         max_length: maximum number of tokens of the model's input, special tokens included; null takes
-            extend.length, or without it 512.
+            extend.length, or without it 512 or the tokenizer's maximum, if that is less.
         long: reading of longer texts: "cut" drops the rest and logs their number; "parts" classifies
             consecutive parts by the mean of their logits, and trains on each part with the label of its text.
     """
@@ -94,11 +94,6 @@ class ClassificationSettings(FineTuningSettings):
     task: Literal["classification"] = "classification"
     data: Data
 
-    @property
-    def max_length(self) -> int:
-        """Return the maximum number of tokens of the model's input."""
-        return self.data.max_length or self.extend.length or 512
-
 
 @dataclass
 class Texts(Features):
@@ -113,6 +108,11 @@ class Texts(Features):
     text_of: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     classes: Sequence[str] = ()
+
+
+def _max_length(settings: ClassificationSettings, tokenizer: Any) -> int:
+    """Return the maximum number of tokens of the model's input."""
+    return settings.data.max_length or settings.extend.length or min(512, tokenizer.model_max_length)
 
 
 @register("classification")
@@ -152,7 +152,7 @@ class Classification(FineTuning):
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Texts:
         before, after = special(processor)
-        room = settings.max_length - len(before) - len(after)
+        room = _max_length(settings, processor) - len(before) - len(after)
         texts = processor([text.id for text in examples], add_special_tokens=False, verbose=False)[
             "input_ids"
         ]
@@ -170,11 +170,16 @@ class Classification(FineTuning):
             Records.of(rows),
             source=examples,
             cut=sum(len(ids) > room for ids in texts) if settings.data.long == "cut" else 0,
-            limit="data.max_length" if settings.data.max_length else "extend.length",
+            limit="data.max_length",
             text_of=[index for index, begins in enumerate(starts) for _ in begins],
             sizes=[len(before) + len(ids) + len(after) for ids in texts],
             classes=classes,
         )
+
+    def check_model(self, settings: Any, model: Any, processor: Any, examples: Any, name: str) -> None:
+        super().check_model(settings, model, processor, examples, name)
+        longest = examples[0]["input_ids"][:1] * _max_length(settings, processor)  # texts to come may be
+        predict(model, Features(Records.of([{"input_ids": longest}])), processor)
 
     def score(self, settings: Any, model: Any, processor: Any, examples: Texts) -> Measurement:  # type: ignore[override]
         names = model.config.id2label

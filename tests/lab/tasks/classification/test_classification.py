@@ -129,6 +129,9 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
     assert "mine.csv, line 42, column 'label': there is no label" in said(f"text,label\n{rows}x,\n")
     assert "choose one: data.columns.label=NAME" in said(f"text,answer\n{rows}")
     assert "all 1 texts have the label 'a'" in said("text,label\none,a\n")
+    # these texts are short; a later one might not be
+    assert "an example of 65 tokens" in said(f"text,label\n{rows}", "data.max_length=65")
+    assert "lower data.max_length" in said(f"text,label\n{rows}", "data.max_length=null")
     unique = "".join(f"text {i},{i}\n" for i in range(40))
     assert "40 labels of 40 texts; is that the column of the classes?" in said(f"text,label\n{unique}")
     assert "this task does not read; did you mean 'text'" in said(
