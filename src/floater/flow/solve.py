@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor, nn
 
+from floater.flow.autograd import outside_inference_mode
 from floater.flow.choices import check_choice
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solver import check_finite, solve_dense
 from floater.flow.dynamics import Dynamics, check_problem
 from floater.flow.errors import FlowDiverged
-from floater.flow.inference import outside_inference_mode
 from floater.flow.precision import wide_dtype
 from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, check_steps, runge_kutta
 from floater.flow.units import has_known_kinks

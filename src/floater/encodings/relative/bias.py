@@ -16,11 +16,8 @@ from floater.encodings.model import PositionModel
 from floater.encodings.relative.distances import Distances, consecutive, spacing
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
+from floater.flow.autograd import unseen_by_checkpoints
 from floater.positions import Positions
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class PairBias:
@@ -34,10 +31,9 @@ class PairBias:
         if self._matrix is None:  # not functools.cached_property, whose lock torch.compile does not support
             with ExitStack() as stack:
                 if not torch.compiler.is_compiling():
-                    # A checkpoint around the first block would count the tensors that are saved here, but
-                    # not when it runs again. Transforms of torch.func have no checkpoints and no hooks.
+                    # the first block alone computes it; transforms of torch.func have no checkpoints
                     with suppress(RuntimeError):
-                        stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+                        stack.enter_context(unseen_by_checkpoints())
                 self._matrix = self._whole()
         return self._matrix
 

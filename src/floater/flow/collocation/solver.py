@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from floater.flow.autograd import outside_inference_mode
 from floater.flow.collocation.defect import Solved
 from floater.flow.collocation.error_control import (
     ATTEMPTS,
@@ -33,7 +34,6 @@ from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.state_form import StateForm
 from floater.flow.dynamics import check_problem
 from floater.flow.errors import FlowDiverged, FlowError, FlowInaccurate
-from floater.flow.inference import outside_inference_mode
 from floater.flow.precision import full_precision, wide_dtype
 from floater.flow.stiffness import failure as stiff_or_divergent
 from floater.flow.units import KINKED

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from floater.flow.autograd import unseen_by_checkpoints
 from floater.flow.dynamics import Dynamics, FieldError
 from floater.flow.precision import wide_dtype
 from floater.flow.units import steepest, units_of, unresolved
@@ -86,15 +87,10 @@ class StateForm:
 def inner_graph() -> Iterator[None]:
     """Record operations for a derivative within a solve, unseen by a checkpoint around it.
 
-    A checkpoint counts the tensors that are saved, and the error measure of a new mesh saves more of them
-    than the solve that repeats it.
+    The error measure of a new mesh saves more tensors than the solve that repeats it.
     """
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(_same, _same):
+    with torch.enable_grad(), unseen_by_checkpoints():
         yield
-
-
-def _same(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 class LinearizedStates:

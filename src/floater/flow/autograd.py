@@ -1,4 +1,4 @@
-"""Solves within `torch.inference_mode()`, which records no derivatives."""
+"""Work that PyTorch's modes and checkpoints around it do not see."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,6 +39,22 @@ def outside_inference_mode(function: Callable[P, T]) -> Callable[P, T]:
             return function(*map(_ordinary, args), **named)
 
     return call
+
+
+def unseen_by_checkpoints() -> saved_tensors_hooks:
+    """Return a context whose saved tensors a gradient checkpoint around it does not count.
+
+    A checkpoint runs its block again and fails if another number of tensors is saved then, as where the
+    first run alone computes a value that is kept.
+
+    Raises:
+        RuntimeError: when it is entered within a transform of `torch.func`, which has no checkpoints.
+    """
+    return saved_tensors_hooks(_same, _same)
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _ordinary(value: Any) -> Any:
