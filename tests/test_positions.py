@@ -231,6 +231,24 @@ def test_integer_stamps_of_nanoseconds_are_not_rounded():
     assert Positions.events(times, time_per_position=100.0).query.tolist() == [[0.0, 1.0, 2.0]]
 
 
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_of_any_width_are_subtracted_without_wrapping_around(dtype):
+    largest = min(torch.iinfo(dtype).max, 2**63 - 1)
+    least = max(torch.iinfo(dtype).min, largest - 2**62)
+    times = torch.tensor([[least, largest]]).to(dtype)
+    at = Positions.events(times)
+    assert at.query.tolist() == [[0.0, float(largest - least)]]
+    with pytest.raises(ValueError, match=rf"row 0: time 1 \({least}\) is earlier"):
+        Positions.events(torch.tensor([[largest, least]]).to(dtype))
+    small = torch.tensor([[0, 2, 4, 7]])
+    narrow = Positions(query=small.to(dtype), key=small.to(dtype))
+    assert torch.equal(narrow.delta, Positions(query=small, key=small).delta)
+    assert torch.equal(narrow.but(query=small.to(dtype)).delta, narrow.delta)
+
+
 def test_everything_goes_to_a_device_wherever_the_queries_are():
     mixed = Positions.arange(3, device="meta").but(language=torch.zeros(1, 3, dtype=torch.long))
     assert mixed.to("meta").language.device.type == "meta"

@@ -316,3 +316,11 @@ def test_labels_of_numpy_are_integers():
     graph = nx.Graph()
     graph.add_edge("a", "b", label=np.int64(2))
     assert graphs([graph]).edges.max() == graphs([[(0, 1, 2)]]).edges.max()
+
+
+def test_features_of_graphs_follow_no_default_dtype():
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert distances(torch.tensor([[[False, True], [False, False]]])).tolist() == [[[0, 1], [-1, 0]]]
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -15,6 +15,7 @@ from floater.encodings.attention import AttentionCall, project_qkv
 from floater.encodings.composed.clock import Clock
 from floater.encodings.measure import attention_context, respond
 from floater.encodings.relative.knots import interpolate, knots
+from floater.flow import SecondDerivativeError
 from floater.positions import Positions
 from floater.testing import check_refusal
 from floater.transformer import FloaterConfig, FloaterForCausalLM, kernels
@@ -320,6 +321,16 @@ def test_the_gradient_of_a_table_of_knots_is_its_slope():
     delta = torch.tensor([[[[-2.5, 7.3]]]]).double().requires_grad_()
     interpolate(table, delta).sum().backward()
     assert_close(delta.grad, 2 * delta.detach(), rtol=1e-3, atol=0)
+
+
+def test_a_table_of_knots_has_no_second_derivative():
+    table = knots(20.0).square()[None, None].requires_grad_()
+    delta = torch.tensor([[[[-2.5, 7.3]]]]).double().requires_grad_()
+    loss = interpolate(table, delta).sum() + table.pow(2).sum() + delta.pow(2).sum()
+    for one, other in ((table, delta), (delta, table)):
+        (gradient,) = torch.autograd.grad(loss, one, create_graph=True)
+        with pytest.raises(SecondDerivativeError):
+            torch.autograd.grad(gradient.sum(), other, retain_graph=True)
 
 
 def test_beside_other_encodings_it_acts_as_alone():

@@ -9,6 +9,7 @@ from flow_cases import field_and_start, gradients
 from floater.flow import (
     BoundedField,
     FlowDiverged,
+    FlowEncoder,
     MLPField,
     SinusoidField,
     flow_error,
@@ -105,6 +106,31 @@ def test_threads_side_by_side_leave_the_precision_as_it_was(precision):
     for thread in threads:
         thread.join()
     assert (precision.cuda.matmul.fp32_precision, precision.mkldnn.matmul.fp32_precision) == ("tf32", "bf16")
+
+
+def test_threads_share_a_flow_in_half_precision():
+    """Each solve evaluates the field with float32 weights, which the threads put into one module."""
+    torch.manual_seed(0)
+    encoder = FlowEncoder(BoundedField(16), 16, blocks=(0,), names=("p",)).bfloat16().eval()
+    tensors, lengths = dict(encoder.named_parameters()), range(20, 24)
+    vectors = {}
+
+    def serve(length):
+        with torch.no_grad():
+            for _ in range(4):
+                vectors[length] = encoder(torch.arange(length)[None]).at(0, "p")
+
+    threads = [threading.Thread(target=serve, args=(length,)) for length in lengths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    after = dict(encoder.named_parameters())
+    assert after.keys() == tensors.keys()
+    assert all(after[name] is tensor for name, tensor in tensors.items())
+    assert vectors.keys() == set(lengths)
+    for length in lengths:
+        assert torch.equal(vectors[length], encoder(torch.arange(length)[None]).at(0, "p"))
 
 
 @pytest.mark.parametrize("field", [MLPField(3), BoundedField(3)])

@@ -16,6 +16,7 @@ from floater.flow import (
     METHODS,
     FlowDiverged,
     MLPField,
+    SecondDerivativeError,
     SinusoidField,
     SumField,
     ZeroField,
@@ -174,6 +175,17 @@ def test_adjoint_and_discrete_gradients_agree(method, options):
         gradients(field, start, times, method=method, gradient=g, **options) for g in ("discrete", "adjoint")
     )
     assert gradient_error(adjoint, discrete) < 1e-5  # both are off by the discretisation
+
+
+@pytest.mark.parametrize("method", ["dopri5", "rk4"])
+def test_the_adjoint_is_not_differentiated_again(method):
+    """Not even where other terms of the loss have second derivatives."""
+    field, start = field_and_start()
+    start.requires_grad_()
+    p = solve(field, start, torch.tensor([0.0, 0.5]), method=method, gradient="adjoint")
+    (gradient,) = torch.autograd.grad(p.pow(3).sum() + start.pow(2).sum(), start, create_graph=True)
+    with pytest.raises(SecondDerivativeError, match="gradient='adjoint' has no second derivatives"):
+        torch.autograd.grad(gradient.sum(), start)
 
 
 @pytest.mark.parametrize("method", ["dopri5", "rk4", "collocation"])

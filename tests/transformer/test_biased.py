@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from floater.flow import SecondDerivativeError
 from floater.transformer import biased
 from floater.transformer.biased import biased_attention
 
@@ -34,6 +35,16 @@ def test_values_and_gradients_are_those_of_the_plain_formula(monkeypatch, shape,
     expected = torch.autograd.grad(plain, inputs, weight)
     for actual, wanted in zip(torch.autograd.grad(ours, inputs, weight), expected, strict=True):
         assert torch.allclose(actual, wanted, atol=1e-12)
+
+
+def test_a_second_derivative_is_refused():
+    """By `torch.autograd.grad`, too, which leaves out what does not lead to its inputs."""
+    inputs = tensors((4, 5, 7))
+    (gradient,) = torch.autograd.grad(
+        biased_attention(*inputs, 0.3).sum() + inputs[0].pow(3).sum(), inputs[0], create_graph=True
+    )
+    with pytest.raises(SecondDerivativeError, match=r"set_attn_implementation\('eager'\)"):
+        torch.autograd.grad(gradient.sum(), inputs[0])
 
 
 def test_queries_without_a_key_give_zeros_and_no_gradient():

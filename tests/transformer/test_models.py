@@ -180,10 +180,12 @@ def test_blocks_in_checkpoints_share_a_bias_of_padded_texts(name):
         torch.testing.assert_close(checkpointed, plain, rtol=1e-4, atol=1e-6)
 
 
-def test_a_shared_bias_has_gradients_by_torch_func():
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["tupe_a", "t5"])
+def test_a_bias_has_gradients_by_torch_func(name, kernel):
     ids = torch.randint(5, 11, (2, 9), generator=torch.Generator().manual_seed(0))
-    model = FloaterForCausalLM(small_config("tupe_a")).eval()
-    model.set_attn_implementation("eager")
+    model = FloaterForCausalLM(small_config(name)).eval()
+    model.set_attn_implementation(kernel)
     model(ids, labels=ids).loss.backward()
 
     def loss(parameters):

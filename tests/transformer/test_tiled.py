@@ -8,6 +8,7 @@ import torch
 from floater import FloaterConfig, Positions, build, catalogue
 from floater.encodings import AttentionContext
 from floater.encodings.terms import AttentionTerms
+from floater.flow import SecondDerivativeError
 from floater.transformer import kernels, tiled
 from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.tiled import tiled_attention
@@ -152,6 +153,15 @@ def test_terms_say_what_the_hooks_say(monkeypatch, name, causal, padded):
     atol = 2e-5 if name == "seqpe" else 2e-6  # gradients pass through a Transformer of its own
     for eager, fused in zip(*results, strict=True):
         torch.testing.assert_close(fused, eager, atol=atol, rtol=1e-4)
+
+
+def test_a_second_derivative_is_refused():
+    q, k, v = (normal(BATCH, n, HEADS, WIDTH).transpose(1, 2) for n in (5, 7, 7))
+    terms, _ = drawn(("bias",), 5, 7, None)
+    loss = tiled_attention(q, k, v, terms, 0.3).sum() + q.pow(3).sum()
+    (gradient,) = torch.autograd.grad(loss, q, create_graph=True)
+    with pytest.raises(SecondDerivativeError, match=r"set_attn_implementation\('eager'\)"):
+        torch.autograd.grad(gradient.sum(), q)
 
 
 def test_a_subclass_that_changes_a_hook_is_asked_for_it():

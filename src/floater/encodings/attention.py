@@ -24,6 +24,7 @@ from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.model import QKV, PositionModel
 from floater.encodings.sharded import check_heads, follow_projection, is_plain, split_heads
 from floater.encodings.terms import AttentionTerms
+from floater.flow.autograd import in_transform
 
 
 def project(linear: Callable[[Tensor], Tensor], x: Tensor, bias: Tensor | None) -> Tensor:
@@ -84,10 +85,10 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
             addend.view(shape).copy_(rows)
         else:
             torch.add(rows.expand(shape), bias, out=addend.view(shape))
-    # Autocast supports only the product that copies its addend.
+    # Autocast and vmap support only the product that copies its addend.
     kind = x.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    product = torch.addmm if autocast else Tensor.addmm_
+    product = torch.addmm if autocast or in_transform() else Tensor.addmm_
     return product(addend, flat, weight).view(shape)
 
 

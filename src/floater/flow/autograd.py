@@ -41,6 +41,16 @@ def outside_inference_mode(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def in_transform() -> bool:
+    """Return whether a transform of `torch.func`, such as `vmap`, is active; compiled code cannot ask.
+
+    Example:
+        >>> in_transform()
+        False
+    """
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def unseen_by_checkpoints() -> saved_tensors_hooks:
     """Return a context whose saved tensors a gradient checkpoint around it does not count.
 

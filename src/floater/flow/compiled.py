@@ -66,14 +66,17 @@ def opaque(encoder: int, positions: Tensor, parameters: Sequence[Tensor]) -> Ten
         Vectors (N T, blocks, names, dim), with gradients to parameters and real positions.
     """
     learns = torch.is_grad_enabled() and any(x.requires_grad for x in (positions, *parameters))
-    vectors: Tensor = _flow(positions, list(parameters), encoder, learns)[0]
+    moves = learns and positions.requires_grad
+    vectors: Tensor = _flow(positions, list(parameters), encoder, learns, moves)[0]
     return vectors
 
 
 @torch.library.custom_op("floater::flow", mutates_args=())
-def _flow(positions: Tensor, parameters: list[Tensor], encoder: int, learns: bool) -> tuple[Tensor, Tensor]:
+def _flow(
+    positions: Tensor, parameters: list[Tensor], encoder: int, learns: bool, moves: bool
+) -> tuple[Tensor, Tensor]:
     with torch.set_grad_enabled(learns), _autograd():
-        vectors = _evaluate(_registered(encoder), positions.detach(), parameters)
+        vectors = _evaluate(_registered(encoder), positions.detach().requires_grad_(moves), parameters)
     return vectors.detach(), torch.tensor(vectors.requires_grad)
 
 
@@ -89,7 +92,7 @@ def _evaluate(encoder: Encoder, positions: Tensor, parameters: Sequence[Tensor])
 
 
 @_flow.register_fake
-def _(positions: Tensor, parameters: list[Tensor], encoder: int, learns: bool) -> tuple[Tensor, Tensor]:
+def _(positions: Tensor, parameters: list[Tensor], *_: Any) -> tuple[Tensor, Tensor]:
     vectors = parameters[0].new_empty(positions.numel(), *parameters[0].shape)
     return vectors, torch.empty((), dtype=torch.bool)
 
@@ -125,7 +128,7 @@ def _(cotangent: Tensor, flows: Tensor, positions: Tensor, parameters: list[Tens
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    positions, parameters, ctx.encoder, _ = inputs
+    positions, parameters, ctx.encoder, *_ = inputs
     ctx.save_for_backward(output[1], positions, *parameters)
 
 
@@ -135,7 +138,7 @@ def _differentiate(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
     position_gradient, *parameter_gradients = _flow_backward(
         cotangents[0], flows, positions, parameters, ctx.encoder, wanted
     )
-    return position_gradient if wanted else None, parameter_gradients, None, None
+    return position_gradient if wanted else None, parameter_gradients, None, None, None
 
 
 _flow.register_autograd(_differentiate, setup_context=_keep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import RLock
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,9 @@ from torch.func import functional_call
 from floater.flow.errors import FlowTransformError
 from floater.flow.precision import full_precision
 from floater.flow.units import Arguments
+
+_swap = RLock()
+"""Held while `functional_call` has put tensors into a module, which the threads of a process share."""
 
 
 class FieldError(ValueError):
@@ -53,7 +57,7 @@ class Dynamics:
 
     def arguments(self, t: Tensor, p: Tensor) -> Sequence[Tensor]:
         """Return the arguments of the field's units at time t and vectors p (rows, dim), layer by layer."""
-        with full_precision(p.device):
+        with full_precision(p.device), _swap:
             arguments: Sequence[Tensor] = functional_call(
                 Arguments(self.field),
                 {f"field.{name}": tensor for name, tensor in self.tensors.items()},
@@ -65,11 +69,11 @@ class Dynamics:
         """Return dp/dt (rows, dim) at time t, in the dtype of the state p (rows, dim)."""
         arguments = (t.to(self.dtype), p.to(self.dtype))
         with full_precision(p.device):
-            h = (
-                self.field(*arguments)
-                if self._plain
-                else functional_call(self.field, self.tensors, arguments)
-            )
+            if self._plain:
+                h = self.field(*arguments)
+            else:
+                with _swap:
+                    h = functional_call(self.field, self.tensors, arguments)
         if not isinstance(h, Tensor) or h.shape != p.shape:
             returned = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
             raise FieldError(f"the field must return a tensor (rows, dim) = {tuple(p.shape)}, got {returned}")
@@ -123,4 +127,5 @@ def check_problem(field: nn.Module, start: Tensor) -> None:
 
 
 def _named_tensors(field: nn.Module) -> dict[str, Tensor]:
-    return dict(field.named_parameters()) | dict(field.named_buffers())
+    with _swap:
+        return dict(field.named_parameters()) | dict(field.named_buffers())

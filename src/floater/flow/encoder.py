@@ -466,7 +466,8 @@ class FlowEncoder(nn.Module):
 
     def _all_parameters(self) -> Iterator[nn.Parameter]:
         """Yield the parameters that the vectors depend on."""
-        hidden = "start" not in self._parameters and not is_parametrized(self, "start")
+        named = self._parameters.keys() & {"start", "start_orig"}  # the latter by pruning
+        hidden = not named and not is_parametrized(self, "start")
         if hidden and torch.is_grad_enabled() and self.start.requires_grad:
             raise RuntimeError(
                 "a flow has no parameters under FSDP1 with use_orig_params=False, or in nn.DataParallel, and "

@@ -113,11 +113,17 @@ class FlowTransformError(RuntimeError):
 
 
 class SecondDerivativeError(RuntimeError):
-    """A gradient of a collocation solve was differentiated again."""
+    """A gradient was differentiated again that has no derivatives.
+
+    Args:
+        what: What has no second derivatives.
+        instead: What has them.
+    """
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(what, instead)
+        self.what, self.instead = what, instead
 
     def __str__(self) -> str:
-        """Return one line: what is missing, and which methods have it."""
-        return (
-            "collocation has no second derivatives; the steps of the other methods have: "
-            "method='dopri5' or 'rk4' with gradient='discrete'"
-        )
+        """Return one line: what is missing, and where it is found."""
+        return f"{self.what} has no second derivatives; use {self.instead}"

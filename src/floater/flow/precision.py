@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from threading import Lock
 from typing import Any
 
@@ -40,6 +41,17 @@ def full_precision(device: torch.device) -> Iterator[None]:
             yield
         finally:
             _leave()
+
+
+def backward_in_full_precision(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate the `backward` of an autograd function, which may run under autocast."""
+
+    @wraps(backward)
+    def precise(ctx: Any, *cotangents: Tensor) -> Any:
+        with full_precision(cotangents[0].device):
+            return backward(ctx, *cotangents)
+
+    return precise
 
 
 # The precision of products is one for all threads. The first that enters records the setting, and the last

@@ -15,6 +15,7 @@ from torchdiffeq._impl.odeint import SOLVERS
 from floater.flow.dynamics import Dynamics
 from floater.flow.errors import FlowDiverged, FlowError, FlowStiff
 from floater.flow.precision import wide_dtype
+from floater.flow.second_derivatives import DISCRETE, refuse_second_derivatives
 from floater.flow.stiffness import failure
 
 ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
@@ -142,6 +143,7 @@ class _Adjoint(OdeintAdjointMethod):  # type: ignore[misc]
     """torchdiffeq's adjoint, with a typed error when the solve backwards in time fails."""
 
     @staticmethod
+    @refuse_second_derivatives("gradient='adjoint'", DISCRETE)
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         try:
             return OdeintAdjointMethod.backward(ctx, *gradients)

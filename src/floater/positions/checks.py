@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
+import torch
 from torch import Tensor
+
+T = TypeVar("T", Tensor, Tensor | None)
 
 
 def check_shapes(
@@ -51,3 +55,17 @@ def query_count(queries: int | None, length: int, what: str) -> int:
     if not 0 <= queries <= length:
         raise ValueError(f"there are {queries} queries; {what} {length} columns")
     return queries
+
+
+def widened(value: T) -> T:
+    """Return integers as int64: the difference of narrow ones wraps around, and uint8 would select as a mask.
+
+    Anything else is returned as it is.
+
+    Example:
+        >>> widened(torch.tensor([3, 250], dtype=torch.uint8)).diff()
+        tensor([247])
+    """
+    if not isinstance(value, Tensor) or value.dtype in (torch.bool, torch.int64):
+        return value
+    return value if value.is_floating_point() or value.is_complex() else value.long()

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from floater.positions.checks import check_shapes
+from floater.positions.checks import check_shapes, widened
 from floater.positions.tracing import refuse_trace
 from floater.structures import Structure
 
@@ -46,11 +46,11 @@ class PositionFields:
         coordinates: Tensor | None = None,
         group: tuple[int, int] | None = None,
     ) -> None:
-        self.query, self.key, self.key_valid, self.special = query, key, key_valid, special
-        self.target_length, self.language, self.reordered = target_length, language, reordered
-        self.structure, self.document, self.token, self.segment = structure, document, token, segment
-        self.query_time, self.key_time, self.coordinates = query_time, key_time, coordinates
-        self.group = group
+        self.query, self.key, self.key_valid, self.special = widened(query), widened(key), key_valid, special
+        self.target_length, self.language, self.reordered = map(widened, (target_length, language, reordered))
+        self.document, self.token, self.segment = map(widened, (document, token, segment))
+        self.query_time, self.key_time, self.coordinates = map(widened, (query_time, key_time, coordinates))
+        self.structure, self.group = structure, group
         self._check()
 
     def _check(self, *, lengths: bool = True) -> None:
@@ -98,7 +98,7 @@ class PositionFields:
             raise TypeError(f"positions have no {min(unknown)!r}")
         changed = object.__new__(type(self))
         for name in self.__match_args__:
-            object.__setattr__(changed, name, changes.get(name, getattr(self, name)))
+            object.__setattr__(changed, name, widened(changes.get(name, getattr(self, name))))
         changed._check(lengths="target_length" in changes)  # reading old ones would wait for their device
         moves = changes.keys() & {"query", "key"}
         return changed._with_range(None if moves else self.below, None if moves else self.starts)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from floater.positions.checks import widened
+
 
 def token_indices(valid: Tensor) -> tuple[Tensor | None, int | None]:
     """Return the index of each token among the unpadded tokens of its row, by one read of the mask.
@@ -113,14 +115,16 @@ def elapsed_positions(times: Tensor, valid: Tensor | None, time_per_position: fl
         raise ValueError(f"row {row}: time {index} is {times[row, index]}; every time must be finite")
     if not times.shape[1]:
         return times.to(torch.float64)
-    first = times.gather(1, valid.long().argmax(1, keepdim=True))
     # integers are subtracted as such: float64 does not hold stamps of nanoseconds
-    elapsed = (times - first).to(torch.float64).masked_fill(~valid, 0.0)
+    counts = widened(times)
+    first = counts.gather(1, valid.long().argmax(1, keepdim=True))
+    elapsed = (counts - first).to(torch.float64).masked_fill(~valid, 0.0)
     reached = elapsed.cummax(1).values
     if bool((falls := valid & (elapsed < reached)).any()):
         row, index = falls.nonzero()[0].tolist()
+        time = times[row, index].item()
+        said = f"{time:.17g}" if isinstance(time, float) else time
         raise ValueError(
-            f"row {row}: time {index} ({times[row, index].item():.17g}) is earlier than one before it; "
-            "times of a row must not fall"
+            f"row {row}: time {index} ({said}) is earlier than one before it; times of a row must not fall"
         )
     return reached / time_per_position

@@ -37,7 +37,8 @@ def distances(edges: Tensor, starts: int | None = None) -> Tensor:
     steps = 0
     while True:
         steps += 1
-        ways = torch.zeros(distance.shape, device=edges.device).index_add(0, target, reached[source].float())
+        arrivals = reached[source].float()
+        ways = arrivals.new_zeros(distance.shape).index_add(0, target, arrivals)
         reached = (ways > 0) & (distance < 0)
         if not bool(reached.any()):
             return distance.view(batch, nodes, starts).transpose(1, 2)

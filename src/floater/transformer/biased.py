@@ -7,22 +7,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from floater.flow.autograd import in_transform
+from floater.flow.second_derivatives import refuse_second_derivatives
 
 _PIECE = 2**18
 """Numbers of a piece of the logits: a megabyte, which fits a core's cache with intermediate results."""
 
 
 def gradient_in_pieces(q: Tensor) -> bool:
-    """Return whether to use `biased_attention`: on CPUs, in float32 or float64, uncompiled.
+    """Return whether to use `biased_attention`: on CPUs, in float32 or float64, without transforms.
 
     Example:
         >>> gradient_in_pieces(torch.zeros(1)), gradient_in_pieces(torch.zeros(1, dtype=torch.bfloat16))
         (True, False)
     """
     whole = q.dtype in (torch.float32, torch.float64)
-    return q.device.type == "cpu" and whole and not torch.compiler.is_compiling()
+    return q.device.type == "cpu" and whole and not torch.compiler.is_compiling() and not in_transform()
 
 
 def biased_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float) -> Tensor:
@@ -66,7 +68,7 @@ class _Biased(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @refuse_second_derivatives("attention with a bias on a CPU", "model.set_attn_implementation('eager')")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (q, k, v, bias, out), (gradient,), scale = ctx.saved_tensors, gradients, ctx.scale
         mean = (gradient * out).sum(-1, keepdim=True)

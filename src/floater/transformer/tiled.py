@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from floater.encodings.terms import AttentionTerms
+from floater.flow.second_derivatives import refuse_second_derivatives
 
 _TILE = 2**18
 """Numbers of a tile of the logits: a megabyte, which fits a core's cache with intermediate results."""
@@ -268,7 +268,7 @@ class _Tiled(torch.autograd.Function):
         return out.flip(2)
 
     @staticmethod
-    @once_differentiable
+    @refuse_second_derivatives("attention in tiles", "model.set_attn_implementation('eager')")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, mask, out, lse = ctx.saved_tensors
         work = _Work(tensors, ctx.plan, mask)

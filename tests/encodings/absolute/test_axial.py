@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 
 from floater import PositionError, Positions, build
 
@@ -11,6 +12,15 @@ SIZES = {"heads": 2, "layers": 1, "max_length": 12}
 def model(**options):
     torch.manual_seed(0)
     return build("axial", dim=6, **(SIZES | options), segment=4).double()
+
+
+def test_a_parametrized_table_is_read():
+    built = model()
+    parametrize.register_parametrization(built, "places", torch.nn.Tanh())
+    plain = model()
+    with torch.no_grad():
+        plain.places.tanh_()
+    assert torch.equal(built.prepare(Positions.arange(12)), plain.prepare(Positions.arange(12)))
 
 
 @pytest.mark.parametrize("first", [2, 3])

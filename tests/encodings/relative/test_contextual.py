@@ -36,6 +36,15 @@ def test_sandwich_is_a_product_of_sinusoids():
     assert torch.equal(model.prepare(Positions.arange(3, offset=37)).matrix[0], actual[:, -3:])
 
 
+def test_sandwich_has_gradients_in_times():
+    model = build("sandwich", **SIZES).double()
+    times = torch.tensor([[0.0, 0.7, 3.2]], dtype=torch.double, requires_grad=True)
+    (gradient,) = torch.autograd.grad(model.prepare(Positions.times(times))[0, 0, 0, 2], times)
+    step = torch.tensor([[0.0, 0.0, 1e-6]], dtype=torch.double)
+    up, down = (model.prepare(Positions.times((times + x).detach()))[0, 0, 0, 2] for x in (step, -step))
+    torch.testing.assert_close(gradient[0, 2], (up - down).double() / 2e-6, rtol=1e-5, atol=1e-6)
+
+
 def gated(model, q, k, x, positions, layer=0):
     """Bias of queries and keys (batch, heads, T, width) whose block reads x."""
     context = AttentionContext(model.prepare(positions), layer, x)

@@ -14,6 +14,9 @@ from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
+_OFFSETS = "places"
+"""Name of the table of offsets in saved models."""
+
 
 @register("axial")
 class Axial(AddedVectors):
@@ -69,13 +72,14 @@ class Axial(AddedVectors):
         self.segment, self.order = segment, order
         segment_dim, offset_dim = (first, spec.dim - first)[:: 1 if order == "released" else -1]
         self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), segment_dim))
-        self.register_parameter("places", nn.Parameter(torch.empty(segment, offset_dim)))
+        self.register_parameter(_OFFSETS, nn.Parameter(torch.empty(segment, offset_dim)))
         self.reset_parameters()
 
     @property
-    def offsets(self) -> nn.Parameter:
+    def offsets(self) -> Tensor:
         """Return the table of offsets, which saved models call `places`."""
-        return self.get_parameter("places")
+        table: Tensor = getattr(self, _OFFSETS)  # a parametrization replaces the parameter
+        return table
 
     def reset_parameters(self) -> None:
         for table in (self.segments, self.offsets):

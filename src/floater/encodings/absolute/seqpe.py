@@ -92,7 +92,8 @@ class SeqPE(PositionBias):
     @property
     def ranks(self) -> Tensor:
         """Return the vectors (digits, dim) of the ranks of digits, whose table saved models call `place`."""
-        return self.get_parameter("place.weight")
+        table: Tensor = self.get_submodule("place").weight  # type: ignore[assignment]
+        return table
 
     @property
     def max_positions(self) -> int:

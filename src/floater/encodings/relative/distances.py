@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.errors import PositionError
+from floater.flow.autograd import in_transform
 from floater.positions import Positions
 
 
@@ -249,8 +250,14 @@ class Distances:
         row = row.contiguous()  # so that each head's plane is contiguous, as attention reads it
         if self.index is not None:
             return row[..., self.index].movedim(-3, 0)
+        if in_transform():
+            return _plane(row, *self.shape)[None]
         plane: Tensor = _Plane.apply(row, *self.shape)  # type: ignore[no-untyped-call]
         return plane[None]
+
+
+def _plane(row: Tensor, length: int, slots: int) -> Tensor:
+    return row.unfold(-1, slots, 1)[..., :length, :].flip(-2)
 
 
 _BLOCK = 32
@@ -267,7 +274,7 @@ class _Plane(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, row: Tensor, length: int, slots: int) -> Tensor:
-        return row.unfold(-1, slots, 1)[..., :length, :].flip(-2)
+        return _plane(row, length, slots)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

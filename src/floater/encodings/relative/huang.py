@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.spec import StackSpec
+from floater.flow.autograd import in_transform
 from floater.positions import Positions
 
 
@@ -160,8 +162,10 @@ class Huang3(Huang):
         rows = state.rows(self.table[context.layer], self.spec.max_length - 1).to(q.dtype) - 1
         indices = torch.arange(len(state.values), device=q.device)
         index = state.plane(indices) if state.index is None else state.index
+        # transforms of torch.func do not support checkpoints
+        triple = _triple if in_transform() else partial(checkpoint, _triple, use_reentrant=False)
         parts = [
-            checkpoint(_triple, part, k, rows, at, use_reentrant=False)
+            triple(part, k, rows, at)
             for part, at in zip(torch.split(q, self.chunk, 2), torch.split(index, self.chunk, 1), strict=True)
         ]
         return logits + self.scale(q.shape[-1]) * torch.cat(parts, 2)

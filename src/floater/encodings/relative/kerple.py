@@ -27,10 +27,16 @@ class _Confined(torch.autograd.Function):
     changes no parameter: one beyond a bound counts as the bound and can only move towards it.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, low: float, high: float) -> Tensor:
-        ctx.save_for_backward(x < low, x > high)
+    def forward(x: Tensor, low: float, high: float) -> Tensor:
         return x.clamp(low, high)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
+        x, low, high = inputs
+        ctx.save_for_backward(x < low, x > high)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

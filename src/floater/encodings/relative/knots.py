@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from floater.flow.second_derivatives import refuse_second_derivatives
 
 _BITS = 9
 _PER_OCTAVE = 2**_BITS
@@ -70,35 +71,45 @@ class _Interpolated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, table: Tensor, delta: Tensor) -> Tensor:
         sides, heads, count = table.shape
-        integer, mantissa = (torch.int32, 23) if delta.dtype == torch.float32 else (torch.int64, 52)
-        shift, bits = mantissa - _BITS, (1 + delta.abs()).view(integer)
+        bits, integer, mantissa = _bits(delta)
+        shift = mantissa - _BITS
         whole = (bits >> shift) - ((1023 if mantissa == 52 else 127) << _BITS)  # less that of 1 + 0
         index = whole.clamp(max=count - 2)
         share = (bits & ((1 << shift) - 1)).to(delta.dtype) / (1 << shift) + (whole - index)
-        # the spacing of knots doubles with each octave
-        per_distance = _PER_OCTAVE / (bits >> mantissa << mantissa).view(delta.dtype)
         row = torch.arange(heads, dtype=integer, device=delta.device)[:, None, None]
         if sides > 1:
             row = row + heads * (delta > 0).to(integer)
         index = index + count * row
         flat, at = table.flatten().to(delta.dtype), index.flatten()
         low = flat.index_select(0, at).view(index.shape)
-        rise = (flat[1:] - flat[:-1]).index_select(0, at).view(index.shape)
-        ctx.save_for_backward(index, share, rise * per_distance * delta.sign())
-        ctx.shapes, ctx.dtype = (table.shape, delta.shape), table.dtype
-        return low + share * rise
+        ctx.save_for_backward(table, delta, index, share)
+        return low + share * _rises(flat, index)
 
     @staticmethod
-    @once_differentiable
+    @refuse_second_derivatives("a bias between knots", "an encoding without a clock")
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        (gradient,), (index, share, slope) = gradients, ctx.saved_tensors
-        table_shape, delta_shape = ctx.shapes
+        (gradient,), (table, delta, index, share) = gradients, ctx.saved_tensors
         table_gradient = delta_gradient = None
         if ctx.needs_input_grad[0]:
             upper = gradient * share
-            flat, at = gradient.new_zeros(table_shape.numel()), index.flatten()
+            flat, at = gradient.new_zeros(table.numel()), index.flatten()
             flat.index_add_(0, at, (gradient - upper).flatten()).index_add_(0, at + 1, upper.flatten())
-            table_gradient = flat.view(table_shape).to(ctx.dtype)
+            table_gradient = flat.view(table.shape).to(table.dtype)
         if ctx.needs_input_grad[1]:
-            delta_gradient = (gradient * slope).sum_to_size(delta_shape)
+            # the spacing of knots doubles with each octave
+            bits, _, mantissa = _bits(delta)
+            per_distance = _PER_OCTAVE / (bits >> mantissa << mantissa).view(delta.dtype)
+            slope = _rises(table.flatten().to(delta.dtype), index) * per_distance * delta.sign()
+            delta_gradient = (gradient * slope).sum_to_size(delta.shape)
         return table_gradient, delta_gradient
+
+
+def _bits(delta: Tensor) -> tuple[Tensor, torch.dtype, int]:
+    """Return the bits of 1 + d as integers, their dtype, and the number of bits of the mantissa."""
+    integer, mantissa = (torch.int32, 23) if delta.dtype == torch.float32 else (torch.int64, 52)
+    return (1 + delta.abs()).view(integer), integer, mantissa
+
+
+def _rises(values: Tensor, index: Tensor) -> Tensor:
+    """Return the rise from each knot of an index to the next."""
+    return (values[1:] - values[:-1]).index_select(0, index.flatten()).view(index.shape)

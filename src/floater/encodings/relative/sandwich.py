@@ -61,6 +61,8 @@ class Sandwich(PositionBias):
             distances = Distances.of(positions, "sandwich")
             return DistanceBias(distances, self._at(distances.values.abs()))
         distance = positions.delta.abs()
+        if distance.requires_grad:
+            return self._at(distance.flatten()).view(-1, *distance.shape).transpose(0, 1)
         if positions.below is not None:
             values, index = torch.arange(positions.below, device=distance.device), distance
         else:

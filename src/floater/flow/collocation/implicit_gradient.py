@@ -14,7 +14,8 @@ from floater.flow.collocation.formulation import Formulation, Linearization
 from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.plan import Plan
 from floater.flow.errors import FlowDiverged
-from floater.flow.second_derivatives import refuse_second_derivatives
+from floater.flow.precision import backward_in_full_precision
+from floater.flow.second_derivatives import DISCRETE, refuse_second_derivatives
 
 # The adjoint iterations end when their change is this many tolerances. The remaining error is smaller by the
 # contraction, 0.1 to 0.2; a gradient is not fed back, so its error does not grow from interval to interval.
@@ -78,7 +79,8 @@ class _Implicit(torch.autograd.Function):
         return velocities.view_as(velocities)
 
     @staticmethod
-    @refuse_second_derivatives
+    @refuse_second_derivatives("collocation", DISCRETE)
+    @backward_in_full_precision
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         form, mesh, plan, rtol = ctx.form, ctx.mesh, ctx.plan, _CHANGE * ctx.rtol
         states, start, *parameters = ctx.saved_tensors

@@ -14,8 +14,8 @@ from torch import Tensor
 from floater.flow.collocation.mesh import Mesh
 from floater.flow.collocation.quadrature import NODES, gauss_rule
 from floater.flow.errors import FlowDiverged
-from floater.flow.precision import full_precision
-from floater.flow.second_derivatives import refuse_second_derivatives
+from floater.flow.precision import backward_in_full_precision, full_precision
+from floater.flow.second_derivatives import DISCRETE, refuse_second_derivatives
 
 
 class Solution:
@@ -213,7 +213,8 @@ class _Evaluate(torch.autograd.Function):
         return p
 
     @staticmethod
-    @refuse_second_derivatives
+    @refuse_second_derivatives("collocation", DISCRETE)
+    @backward_in_full_precision
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         samples, (velocities, *_), g = ctx.samples, ctx.saved_tensors, cotangents[0]
         mesh, bounds, x, integrals = samples._mesh, samples._bounds, samples._x, samples._integrals
