@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +166,31 @@ def test_code_is_read_without_this_library(tmp_path: Path) -> None:
     errors = _errors_alone(folders)
     assert len(errors) == len(folders)
     assert max(errors) < 2e-6
+
+
+@pytest.mark.parametrize("name", ["bert", "albert", "deberta-v2", "gpt2"])
+def test_code_adds_the_flow_in_every_pass(name: str, tmp_path: Path) -> None:
+    """Also by `forward`, as sentence-transformers calls it, in a copy, and in several threads."""
+    model = baked(name)
+    floater.export(model, tmp_path, code=True)
+    _, auto, *_ = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    copied = getattr(transformers, auto).from_pretrained(tmp_path, trust_remote_code=True).eval()
+    texts = [zoo.text(1, length) for length in range(5, 13)]
+    with torch.no_grad():
+        expected = [model(text)[0] for text in texts]
+        for each in (copied, copied.forward, copy.deepcopy(copied), pickle.loads(pickle.dumps(copied))):
+            for text, output in zip(texts, expected, strict=True):
+                torch.testing.assert_close(each(text)[0], output, atol=1e-5, rtol=1e-5)
+
+    def serve(text: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return [copied(text)[0] for _ in range(5)][-1]
+
+    with ThreadPoolExecutor(4) as pool:
+        for served, output in zip(pool.map(serve, texts), expected, strict=True):
+            torch.testing.assert_close(served, output, atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="does not support"):
+        copied.gradient_checkpointing_enable()
 
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "self_extend"), ("gpt2", None)])

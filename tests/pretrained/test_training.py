@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from peft import AdaptionPromptConfig, LoraConfig, PeftModel, PeftType, get_peft_model
+from peft import AdaptionPromptConfig, LoraConfig, MissConfig, PeftModel, PeftType, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
 from transformers import (
@@ -201,7 +203,7 @@ def test_lora_on_top() -> None:
     torch.testing.assert_close(zoo.output(merged, **options), trained, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["HRA", "SHIRA"])
+@pytest.mark.parametrize("kind", ["BAT", "FROD", "GLORA", "HRA", "SHIRA", "SUPERTUNING"])
 def test_an_adapter_that_would_ignore_the_flow_is_refused(kind: str) -> None:
     model, options = plugged("bert"), zoo.inputs("bert")
     before = zoo.output(model, **options)
@@ -212,6 +214,43 @@ def test_an_adapter_that_would_ignore_the_flow_is_refused(kind: str) -> None:
         assert torch.equal(zoo.output(adapted, **options), before)
     left_out = get_peft_model(plugged("bert", projections=["query"]), _configuration(kind, ["value"]))
     assert torch.isfinite(zoo.output(left_out, **options)).all()
+
+
+@pytest.mark.parametrize("kind", sorted(kind.value for kind in PEFT_TYPE_TO_CONFIG_MAPPING))
+def test_every_adapter_of_a_projection_keeps_the_flow_or_is_refused(kind: str) -> None:
+    """With random weights the flow is added to the projection, unless a warning says that it is scaled."""
+    if "target_modules" not in inspect.signature(PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(kind)]).parameters:
+        pytest.skip("it adapts no projections")
+    model, options, outputs = plugged("bert"), zoo.inputs("bert"), []
+    plain, part = copy.deepcopy(model), "bert.encoder.layer.0.attention.self.query"
+    floater.unplug(plain)
+
+    def run(model: Any) -> None:
+        adapted: Any = get_peft_model(model, _configuration(kind, ["query"]))
+        torch.manual_seed(3)
+        for name, parameter in adapted.named_parameters():
+            if parameter.requires_grad and "floater" not in name:
+                torch.nn.init.normal_(parameter, std=0.2)
+        projection = adapted.get_base_model().get_submodule(part)
+        projection.register_forward_hook(lambda part, inputs, output: outputs.append(output.detach()))
+        zoo.output(adapted, **options)
+
+    try:
+        run(plain)
+    except Exception as error:  # of PEFT
+        pytest.skip(f"it does not adapt this model alone: {error}")
+    flow = model.floater("tokens", torch.arange(7)[None])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            run(model)
+        except PlugError:
+            return
+    if not any("scales the output" in str(warning.message) for warning in caught):
+        row = int(options["attention_mask"].all(1).nonzero()[0])
+        torch.testing.assert_close(
+            (outputs[1] - outputs[0])[row], flow["16"].at(0, "query")[0], atol=1e-5, rtol=1e-4
+        )
 
 
 def test_prompts_without_positions_are_refused_where_a_flow_is_added() -> None:
@@ -234,7 +273,7 @@ def test_prompts_without_positions_are_refused_where_a_flow_is_added() -> None:
             assert torch.equal(zoo.output(adapted, **options), before)
 
 
-@pytest.mark.parametrize("kind", ["IA3", "ROAD", "DORA"])
+@pytest.mark.parametrize("kind", ["DEFT", "IA3", "ROAD", "DORA"])
 def test_an_adapter_that_scales_the_flow_is_warned_of(kind: str) -> None:
     options = zoo.inputs("bert")
     adapted = get_peft_model(plugged("bert"), _configuration(kind, ["query", "value"]))
@@ -250,13 +289,24 @@ def _configuration(kind: str, targets: list[str]) -> Any:
     """A configuration of PEFT for a kind of adapter."""
     if kind == "DORA":
         return LoraConfig(target_modules=targets, r=2, use_dora=True)
+    if kind == "BAT":
+        return MissConfig(target_modules=targets, r=4, init_weights="bat")
     options: dict[str, Any] = {
-        "IA3": {"feedforward_modules": []},
-        "ROAD": {"group_size": 4},
+        "ADALORA": {"total_step": 10},
+        "BOFT": {"boft_block_size": 4},
+        "C3A": {"block_size": 4},
+        "FOURIERFT": {"n_frequency": 10},
         "HRA": {"r": 2},
+        "IA3": {"feedforward_modules": []},
+        "MISS": {"r": 4},
+        "OFT": {"oft_block_size": 4},
+        "PSOFT": {"r": 4},
+        "ROAD": {"group_size": 4},
         "SHIRA": {"r": 1},
+        "VBLORA": {"num_vectors": 8, "vector_length": 8},
+        "WAVEFT": {"n_frequency": 10},
     }
-    return PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(kind)](target_modules=targets, **options[kind])
+    return PEFT_TYPE_TO_CONFIG_MAPPING[PeftType(kind)](target_modules=targets, **options.get(kind, {}))
 
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "clex"), ("t5", "flow"), ("bloom", "flow")])

@@ -10,9 +10,9 @@ from torch import nn
 
 from floater.pretrained.families import PlugError
 
-_SCALING = {"IA3", "BOFT", "ROAD"}
+_SCALING = {"IA3", "BOFT", "DEFT", "DORA", "ROAD"}
 """They change the output of the projection, what a flow has added to it included."""
-_BYPASSING = {"HRA", "SHIRA"}
+_BYPASSING = {"BAT", "FROD", "GLORA", "HRA", "SHIRA", "SUPERTUNING"}
 """They read the weights of the projection without calling it."""
 
 
@@ -31,7 +31,7 @@ def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> No
         >>> check_adapters(nn.Identity(), nn.Identity(), ["query"])
     """
     configs = (getattr(root, "peft_config", None) or {}).values()
-    kinds = {_kind(config) for config in configs} & (_SCALING | _BYPASSING | {"DORA"})
+    kinds = {_kind(config) for config in configs} & (_SCALING | _BYPASSING)
     if not kinds:
         return
     wrapped = {path: body.get_submodule(path) for path in paths}
@@ -69,9 +69,12 @@ def called_again(body: nn.Module, path: str, uses: int) -> PlugError:
 
 
 def _kind(config: Any) -> str:
-    """Return the kind of an adapter's configuration, DORA for LoRA with that option."""
+    """Return the kind of an adapter's configuration: DORA for LoRA and BAT for MiSS with these options."""
     kind = getattr(config, "peft_type", "")
-    return "DORA" if getattr(config, "use_dora", False) else str(getattr(kind, "value", kind)).upper()
+    name = str(getattr(kind, "value", kind)).upper()
+    if name == "MISS" and config.init_weights == "bat":
+        return "BAT"
+    return "DORA" if getattr(config, "use_dora", False) else name
 
 
 def _acts(part: Any) -> bool:

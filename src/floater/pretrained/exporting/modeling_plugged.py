@@ -8,7 +8,8 @@ model. This file needs torch and Transformers alone.
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
+import threading
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,42 +28,93 @@ class FloaterModel(BertModel):
 
     config_class = FloaterConfig
     _supports_attention_backend = False  # servers that replace attention would run it without its positions
+    supports_gradient_checkpointing = False  # a checkpoint runs again when the pass has ended
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         settings = config.position_biases
         self.position_biases = nn.Module()
-        self._pass = SimpleNamespace(positions=None, calls={})
-        body = self.get_submodule(settings["body"])
-        body.register_forward_pre_hook(self._enter, with_kwargs=True)
+        body, passes = self.get_submodule(settings["body"]), _Passes()
         for path, (calls, length, width) in settings["projections"].items():
-            self.position_biases.register_buffer(path.replace(".", "__"), torch.zeros(calls, length, width))
-            body.get_submodule(path).register_forward_hook(self._adder(path))
+            name = path.replace(".", "__")
+            self.position_biases.register_buffer(name, torch.zeros(calls, length, width))
+            body.get_submodule(path).register_forward_hook(_Addition(self.position_biases, name, passes))
+        # not a hook: sentence-transformers and others call `model.forward(...)`, which runs no hooks
+        body.forward = _Forward(body, passes, settings["tokens"])
 
-    def _enter(self, body: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note the positions of the tokens of a forward pass."""
-        arguments = inspect.signature(type(body).forward).bind_partial(body, *args, **kwargs).arguments
-        arguments = {**arguments.pop("kwargs", {}), **arguments}
-        self._pass.calls = {}
-        self._pass.positions = token_positions(arguments, **self.config.position_biases["tokens"])
 
-    def _adder(self, path: str) -> Any:
-        """Return a forward hook that adds to the output of a projection the vectors of its tokens."""
+class _Passes:
+    """The forward pass of each thread: the positions of its tokens, and the calls of each projection.
 
-        def add(projection: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
-            tables = self.position_biases.get_buffer(path.replace(".", "__"))
-            call = self._pass.calls.get(path, 0)
-            self._pass.calls[path] = call + 1
-            if call >= len(tables):  # DeBERTa projects its table of distances after the tokens
-                return output
-            positions = self._pass.positions
-            if positions is None:  # patches of an image
-                positions = torch.arange(output.shape[1], device=output.device)[None]
-            if not torch.compiler.is_compiling() and (last := int(positions.max())) >= tables.shape[1]:
-                raise ValueError(f"position {last} is beyond the last vector, {tables.shape[1] - 1}")
-            return output + tables[call, positions].to(output)
+    Compiled code cannot read what belongs to a thread, so that a pass is also an attribute while there is one.
+    """
 
-        return add
+    def __init__(self) -> None:
+        self._local, self._shared = threading.local(), None
+
+    def __reduce__(self) -> tuple[type[_Passes], tuple[()]]:
+        return _Passes, ()  # a copy of a model is in no forward pass
+
+    @property
+    def current(self) -> Any:
+        """Return the pass of this thread; None outside of any."""
+        local = None if torch.compiler.is_compiling() else getattr(self._local, "current", None)
+        return local or self._shared
+
+    @current.setter
+    def current(self, current: Any) -> None:
+        if torch.compiler.is_compiling():
+            self._shared = current
+            return
+        before, self._local.current = getattr(self._local, "current", None), current
+        self._shared = current if self._shared is before else None
+
+
+class _Forward:
+    """The forward function of the body, which notes the positions of its tokens."""
+
+    def __init__(self, body: nn.Module, passes: _Passes, tokens: dict[str, Any]) -> None:
+        self.body, self.passes, self.tokens = body, passes, tokens
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        names = [*inspect.signature(type(self.body).forward).parameters][1:]
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        self.passes.current = SimpleNamespace(positions=token_positions(arguments, **self.tokens), calls={})
+        try:
+            return type(self.body).forward(self.body, *args, **kwargs)
+        finally:
+            self.passes.current = None
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(type(self.body).forward.__get__(self.body))  # Transformers reads its names
+
+    @property
+    def __code__(self) -> CodeType:
+        code: CodeType = inspect.unwrap(type(self.body).forward).__code__  # torch.export reads it
+        return code
+
+
+class _Addition:
+    """A forward hook that adds to the output of a projection the vectors of its tokens."""
+
+    def __init__(self, tables: nn.Module, name: str, passes: _Passes) -> None:
+        self.tables, self.name, self.passes = tables, name, passes
+
+    def __call__(self, projection: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        current, tables = self.passes.current, self.tables.get_buffer(self.name)
+        if current is None:
+            raise RuntimeError("a part of the model was called alone, without positions; call the model")
+        call = current.calls.get(self.name, 0)
+        current.calls[self.name] = call + 1
+        if call >= len(tables):  # DeBERTa projects its table of distances after the tokens
+            return output
+        positions = current.positions
+        if positions is None:  # patches of an image
+            positions = torch.arange(output.shape[1], device=output.device)[None]
+        if not torch.compiler.is_compiling() and (last := int(positions.max())) >= tables.shape[1]:
+            raise ValueError(f"position {last} is beyond the last vector, {tables.shape[1] - 1}")
+        return output + tables[call, positions].to(output)
 
 
 def token_positions(arguments: dict[str, Any], image: bool, padding: int | None) -> Tensor | None:
