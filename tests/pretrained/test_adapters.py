@@ -73,6 +73,19 @@ def test_an_adapter_with_a_flow_needs_a_plugged_base(tmp_path: Path) -> None:
     PeftModel.from_pretrained(plain, str(tmp_path / "adapter"))
 
 
+def test_a_copy_of_a_projection_is_refused() -> None:
+    """A flow would be added to the copy alone, and be gone when it is merged."""
+    config = LoraConfig(target_modules=["o_proj"], modules_to_save=["q_proj"], r=2)
+    model: Any = get_peft_model(zoo.build("llama"), config)
+    with pytest.raises(PlugError, match=r"modules_to_save has a copy of .*q_proj"):
+        floater.plug(model)
+    plugged = zoo.build("llama")
+    floater.plug(plugged)
+    model = get_peft_model(plugged, config)
+    with pytest.raises(PlugError, match=r"modules_to_save has a copy of .*q_proj"):
+        model(input_ids=zoo.text())
+
+
 def test_an_adapter_names_the_plugged_model_as_its_base(tmp_path: Path) -> None:
     model = trained("llama")
     model.save_pretrained(tmp_path / "base")

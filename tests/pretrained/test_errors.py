@@ -10,6 +10,10 @@ from torch import nn
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    CamembertConfig,
+    CamembertModel,
+    DebertaConfig,
+    DebertaModel,
     FalconConfig,
     FalconForCausalLM,
     MambaConfig,
@@ -35,6 +39,25 @@ def test_plugging_twice() -> None:
         floater.plug(model)
     with pytest.raises(PlugError, match="baked already, for 4 positions"):
         floater.bake(model, 8)
+
+
+def test_plugging_a_part_and_its_whole() -> None:
+    """Files have the flow of the whole model alone."""
+    model = zoo.build("llama")
+    floater.plug(model.model)
+    with pytest.raises(PlugError, match="'model' of this LlamaForCausalLM is plugged already"):
+        floater.plug(model)
+    floater.unplug(model.model)
+    floater.plug(model)
+    with pytest.raises(PlugError, match="runs with the flow of a LlamaForCausalLM; unplug that first"):
+        floater.plug(model.model)
+
+
+def test_a_model_is_changed_before_it_is_wrapped() -> None:
+    """The gradients of new weights would not be averaged."""
+    for change in (floater.plug, lambda model: floater.extend(model, 128)):
+        with pytest.raises(ValueError, match="the model is a DataParallel; change the model first"):
+            change(torch.nn.DataParallel(zoo.build("llama")))
 
 
 def test_what_is_not_plugged() -> None:
@@ -145,6 +168,20 @@ def test_a_table_does_not_plug_what_is_interleaved(grouped: bool) -> None:
     for model in (BloomForCausalLM(bloom), FalconForCausalLM(falcon)):
         with pytest.raises(PlugError, match=r"holds query, key, value of each head in turn"):
             floater.plug(model, projections=table)
+    deberta = DebertaModel(DebertaConfig(**sizes, num_hidden_layers=1))
+    with pytest.raises(PlugError, match=r"holds query, key, value of each head in turn"):
+        floater.plug(deberta, projections=dict.fromkeys(table, "in_proj"))
+
+
+def test_a_table_knows_where_positions_begin() -> None:
+    """Models like RoBERTa count from the id after that of padding."""
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "vocab_size": 40, "num_hidden_layers": 1}
+    model = CamembertModel(CamembertConfig(**sizes, intermediate_size=16, pad_token_id=1)).eval()
+    floater.plug(model, projections={name: name for name in ("query", "key", "value")})
+    zoo.noisy(model)
+    ids = zoo.text(1, 6)
+    expected = zoo.output(model, input_ids=ids, position_ids=torch.arange(2, 8)[None])
+    assert torch.equal(expected, zoo.output(model, input_ids=ids))
 
 
 @pytest.mark.parametrize("name", ["roberta", "mpnet", "albert", "deberta-v2", "vit", "gpt2"])

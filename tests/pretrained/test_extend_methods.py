@@ -139,6 +139,22 @@ def test_a_part_that_was_extended_apart_does_not_come_back_without_it(tmp_path: 
         LlamaForCausalLM.from_pretrained(tmp_path)
 
 
+@pytest.mark.parametrize("method", ["clex", "yarn"])
+def test_a_part_that_was_extended_is_not_saved_in_a_plugged_whole(tmp_path: Path, method: str) -> None:
+    model = build("llama")
+    floater.extend(model.model, 128, method)
+    floater.plug(model)
+    with pytest.raises(PlugError, match="a part of this LlamaForCausalLM was plugged or extended apart"):
+        model.save_pretrained(tmp_path)
+
+
+def test_a_learned_rotation_refuses_reentrant_checkpoints() -> None:
+    model = extended("llama", "clex").train()
+    model.gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(ExtendError, match=r"'clex' has a rotation with weights, .* use False"):
+        model(**build_inputs("llama", 70), use_cache=False)
+
+
 def test_a_part_with_a_configuration_of_its_own_does_not_come_back_without_its_extension(
     tmp_path: Path,
 ) -> None:

@@ -68,11 +68,33 @@ def test_without_a_mask_the_cache_counts() -> None:
     assert source_positions({"encoder_attention_mask": mask}, (1, 3)).query.tolist() == [[0, 0, 1]]
 
 
+def test_a_mask_for_each_kind_of_layer_counts_as_that_of_the_full_layers() -> None:
+    """As Gemma 3 makes them; what sliding layers see does not matter, nor that images are seen whole."""
+    causal = torch.tensor([[0, 1, 1], [1, 1, 1]]).bool()[:, None, None, :] & torch.ones(3, 3).tril().bool()
+    causal[1, 0, 0, 1] = True
+    for mask in (causal, torch.zeros(causal.shape).masked_fill(~causal, -torch.inf)):
+        masks = {"full_attention": mask, "sliding_attention": torch.ones(2, 1, 3, 3).tril().bool()}
+        assert token_positions({"attention_mask": masks}, (2, 3)).query.tolist() == [[0, 0, 1], [0, 1, 2]]
+    assert token_positions({"attention_mask": {"full_attention": None}}, (1, 3)).query.tolist() == [[0, 1, 2]]
+
+
+def test_ids_that_count_from_zero_are_known_where_a_model_begins_elsewhere() -> None:
+    """As `generate` gives them to RoBERTa, with 1 for padding."""
+    mask, ids = torch.tensor([[0, 0, 1, 1]]), torch.tensor([[1, 1, 0, 1]])
+    both = {"attention_mask": mask, "position_ids": ids}
+    assert token_positions(both, (1, 4), padding=1).query[0, 2:].tolist() == [0, 1]
+    cached = {"past_key_values": filled(4), "attention_mask": torch.tensor([[0, 0, 1, 1, 1]])}
+    step = token_positions(cached | {"position_ids": torch.tensor([[2]])}, (1, 1), padding=1)
+    assert step.query.tolist() == [[2]]
+    ids = torch.tensor([[2, 3, 4]])
+    assert token_positions({"position_ids": ids}, (1, 3), padding=1).query.tolist() == [[0, 1, 2]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"attention_mask": torch.ones(1, 1, 3, 3)}, "does not say which tokens are padding"),
-        ({"attention_mask": {"full_attention": None}}, "attention_mask is a dict"),
+        ({"attention_mask": {"sliding_attention": None}}, "attention_mask is a dict"),
         ({"attention_mask": torch.ones(1, 2)}, "covers 2 tokens; there are 3, and 0 in the cache"),
         ({"position_ids": torch.zeros(3, 1, 3)}, r"position_ids are \(3, 1, 3\)"),
         ({"position_ids": torch.tensor([[-1, 0, 1]])}, "position_ids begin at -1; .* begin at 0"),

@@ -25,12 +25,16 @@ def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> No
         paths: the names in the body of the projections that a flow is added to.
 
     Raises:
-        PlugError: if an active adapter does not call such a projection.
+        PlugError: if an active adapter does not call such a projection, or PEFT trains a copy of one.
 
     Example:
         >>> check_adapters(nn.Identity(), nn.Identity(), ["query"])
     """
     configs = (getattr(root, "peft_config", None) or {}).values()
+    if copied := [path for path in paths if configs and is_copied(body.get_submodule(path))]:
+        raise PlugError(
+            f"modules_to_save has a copy of {copied[0]}, which a flow is added to; leave it out, or unplug it"
+        )
     kinds = {_kind(config) for config in configs} & (_SCALING | _BYPASSING)
     if not kinds:
         return
@@ -49,6 +53,11 @@ def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> No
         f"what the model computes; {other} does not",
         stacklevel=2,
     )
+
+
+def is_copied(part: nn.Module) -> bool:
+    """Return whether PEFT trains a copy of a part, which is in `modules_to_save`."""
+    return hasattr(part, "original_module") and hasattr(part, "modules_to_save")
 
 
 def called_again(body: nn.Module, path: str, uses: int) -> PlugError:

@@ -44,12 +44,17 @@ def token_positions(
     mask, cache, words = (arguments.get(name) for name in ("attention_mask", "past_key_values", "input_ids"))
     cached, first = cached_length(cache), 0 if padding is None else padding + 1
     if (ids := arguments.get("position_ids")) is not None:
-        if isinstance(mask, Tensor) and mask.ndim == 2:
+        mask = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
+        if padding is not None and _counted(ids, mask, cached, shape):
+            padding, first = None, 0
+        if mask is not None:
             mask = mask[:, -shape[1] :]
-        else:
-            mask = None if padding is None else ids != padding
+        elif padding is not None:
+            mask = ids != padding
         return _built(shape, mask=mask, position_ids=ids, first=first)
     refuse_counting(PlugError)
+    if isinstance(mask, Mapping) and "full_attention" in mask:  # a mask for each kind of layer, as in Gemma 3
+        mask = _seen_last(mask["full_attention"], cached + shape[1])
     if isinstance(mask, Tensor) and mask.ndim == 4 and cache is not None and not windowed:
         return _built(shape, pairs=mask[..., : cached + shape[1]])  # a static cache has more slots
     if mask is not None:
@@ -60,6 +65,17 @@ def token_positions(
             ids = (valid.cumsum(1) + cached) * valid + padding  # as RoBERTa counts without a mask
             return _built(shape, mask=valid, position_ids=ids, first=first, below=cached + shape[1])
     return _built(shape, cached, device=_device(arguments))
+
+
+def _counted(ids: Any, mask: Tensor | None, cached: int, shape: Sequence[int]) -> bool:
+    """Return whether ids count tokens from 0, as `generate` does for models that begin elsewhere, too."""
+    if torch.compiler.is_compiling() or not isinstance(ids, Tensor):
+        return False
+    if mask is not None and mask.shape[1] != cached + shape[1]:
+        return False
+    counted = _built(shape, cached, mask=mask, device=ids.device).query
+    same = ids == counted
+    return bool((same if mask is None else same | (mask[:, -shape[1] :] == 0)).all())
 
 
 def check_packed(arguments: Mapping[str, Any], config: Any, error: type[Exception]) -> None:
@@ -130,6 +146,14 @@ def _from_mask(mask: Any, shape: Sequence[int], cached: int, name: str) -> Posit
             "them"
         )
     return _built(shape, cached, mask=mask)
+
+
+def _seen_last(mask: Any, slots: int) -> Any:
+    """Return which keys the last tokens see, (batch, slots), which are all but padding, of a causal mask."""
+    if not isinstance(mask, Tensor) or mask.ndim != 4:
+        return mask
+    seen = mask[:, 0, -1, :slots]
+    return seen if seen.dtype == torch.bool else seen >= 0
 
 
 def _device(arguments: Mapping[str, Any]) -> torch.device | None:

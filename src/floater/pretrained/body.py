@@ -17,7 +17,7 @@ from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
 from floater.pretrained.adapters import called_again, check_adapters
 from floater.pretrained.arguments import check_packed, source_positions, token_positions
-from floater.pretrained.families import Family, PlugError
+from floater.pretrained.families import Family, PlugError, padding_of_table
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
 
@@ -61,7 +61,7 @@ class Body:
                 f"{type(module).__name__} takes {', '.join(self.names)}; the positions of its "
                 f"tokens need one of {', '.join(sorted(_TEXT))}"
             )
-        self.padding = None if family.padding is None else family.padding(module)
+        self.padding = padding_of_table(module)
         self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None
 
     @property

@@ -47,8 +47,6 @@ class Family:
     Args:
         attention: projections of self-attention, and of cross-attention unless `cross` is given.
         cross: projections of cross-attention.
-        padding: function from the model's body to the id of padding tokens, in families where padding is
-            recognised by token ids and the first position is that after the id.
         uses: function from the model's configuration and the number of self-attention modules in the body to
             the indices of the blocks in which each module is used. None if each is used once, in order.
         length: function from the body and its arguments by name to the number of tokens of an image or a
@@ -58,7 +56,6 @@ class Family:
 
     attention: Projections
     cross: Projections | None = None
-    padding: Callable[[Any], int] | None = None
     uses: Callable[[Any, int], list[list[int]]] | None = None
     length: Callable[[Any, Mapping[str, Any]], int | None] | None = None
     again: bool = False
@@ -112,8 +109,11 @@ def _albert(config: Any, modules: int) -> list[list[int]]:
     return [[use for use, module in enumerate(order) if module == i] for i in range(modules)]
 
 
-def _padding(body: Any) -> int:
-    return int(body.embeddings.padding_idx)
+def padding_of_table(body: Any) -> int | None:
+    """Return the id of padding after which a table of positions begins, as RoBERTa's; None for others."""
+    table = getattr(getattr(body, "embeddings", None), "position_embeddings", None)
+    padding: int | None = getattr(table, "padding_idx", None)
+    return padding
 
 
 def _patches(body: Any, arguments: Mapping[str, Any]) -> int:
@@ -142,7 +142,6 @@ def _frames(body: Any, arguments: Mapping[str, Any]) -> int | None:
 _BERT = separate("query", "key", "value")
 _SHORT = separate("q", "k", "v")
 _PROJ = separate("q_proj", "k_proj", "v_proj")
-_ROBERTA = Family(_BERT, padding=_padding)
 
 FAMILIES: Mapping[str, Family] = {
     "albert": Family(_BERT, uses=_albert),
@@ -166,22 +165,27 @@ FAMILIES: Mapping[str, Family] = {
     "marian": Family(_PROJ),
     "mistral": Family(_PROJ),
     "modernbert": Family((Fused("Wqkv", NAMES),)),
-    "mpnet": Family(_SHORT, padding=_ROBERTA.padding),
+    "mpnet": Family(_SHORT),
     "phi3": Family((Fused("qkv_proj", NAMES, grouped=True),)),
     "qwen2": Family(_PROJ),
     "qwen3": Family(_PROJ),
-    "roberta": _ROBERTA,
+    "roberta": Family(_BERT),
     "siglip_text_model": Family(_PROJ),
     "siglip_vision_model": Family(_PROJ, length=_patches),
     "smollm3": Family(_PROJ),
     "t5": Family(_SHORT),
     "vit": Family(_PROJ, length=_class_and_patches),
     "whisper": Family(_PROJ, length=_frames),
-    "xlm-roberta": _ROBERTA,
+    "xlm-roberta": Family(_BERT),
 }
 """Known families by `model_type` of the configuration."""
 
-INTERLEAVED = frozenset({"bloom", "codegen", "falcon", "gpt_bigcode", "gpt_neox_japanese", "persimmon"})
+INTERLEAVED = frozenset(
+    {
+        *("bloom", "codegen", "deberta", "falcon", "gpt_bigcode", "gpt_neox_japanese", "minimax"),
+        "persimmon",
+    }
+)
 """Models whose fused projection does not consist of consecutive parts, each with all heads."""
 
 RECURRENT = frozenset({"falcon_mamba", "mamba", "mamba2", "rwkv", "xlstm"})

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from floater.pretrained.adapters import is_copied
 from floater.pretrained.families import (
     CROSS,
     FAMILIES,
@@ -138,6 +139,10 @@ def _body_spec(body: PreTrainedModel, path: str, inner: Sequence[str], family: F
     for name, module, cross, index in attentions:
         for part in _fused(family, cross):
             projection = getattr(module, part.module)
+            if is_copied(projection):
+                raise PlugError(
+                    f"modules_to_save has a copy of {name}.{part.module}; plug other projections, or adapt it"
+                )
             # PEFT names the layer that an adapter wraps base_layer; it remains when the adapter is merged.
             projection = getattr(projection, "base_layer", projection)
             widths = _widths(body.config, projection, part, f"{name}.{part.module}")

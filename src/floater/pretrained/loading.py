@@ -200,7 +200,7 @@ def save_model(
 
     Raises:
         PlugError: if the model runs with the flow or the extension of a model that contains it, which its
-            files would lack.
+            files would lack, or a part of it was plugged or extended, and the whole, too.
     """
     for whole, what, other in (
         (plugged_around(model), "flow", ", or unplug it first"),
@@ -212,8 +212,12 @@ def save_model(
                 f"files would lack: save the {type(whole).__name__}{other}"
             )
     settings = extension_settings(model)
-    part_alone = plugged(model) is None and settings is None and _is_changed(model)
-    if part_alone or has_scaled_part(model):
+    if changed_apart(model):
+        if plugged(model) is not None or settings is not None:
+            raise PlugError(
+                f"a part of this {type(model).__name__} was plugged or extended apart from the whole, which "
+                "its files would lack; plug and extend the whole model"
+            )
         # Transformers reads the fusions that a model needs only from the configuration of the whole model
         model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
     original(model, save_directory, *args, **kwargs)
@@ -302,7 +306,14 @@ def _shorter(config: Any, base: Mapping[str, Any]) -> tuple[int, int] | None:
     return there, here
 
 
-def has_scaled_part(model: Any) -> bool:
+def changed_apart(model: Any) -> bool:
+    """Return whether a part of a model was plugged or extended, and not as a part of the whole."""
+    parts = [part for part in model.modules() if part is not model]
+    changed = any(plugged(part) is not None or extension_settings(part) is not None for part in parts)
+    return changed or _has_scaled_part(model)
+
+
+def _has_scaled_part(model: Any) -> bool:
     """Return whether a part of a model was extended by its configuration, and that of the whole differs."""
     configs = [
         each for each in (model.config, *vars(model.config).values()) if isinstance(each, PreTrainedConfig)

@@ -34,6 +34,7 @@ the model was loaded from contains the unchanged one."""
 
 
 _LENGTH = 512
+_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
 @dataclass
@@ -147,8 +148,7 @@ def plug(
         True
     """
     outer, model = model, inner(model)
-    if plugged(model) is not None:
-        raise PlugError(f"this {type(model).__name__} is plugged already; unplug it first")
+    _check_plain(model)
     if hasattr(model, "floater"):
         raise PlugError(f"{type(model).__name__} has a part named 'floater' that is not from this library")
     table = dict(projections) if isinstance(projections, Mapping) else None
@@ -205,6 +205,19 @@ def plug(
         for field, width in field_widths.items()
     }
     return Report(fields, sum(parameter.numel() for parameter in flows.parameters()))
+
+
+def _check_plain(model: nn.Module) -> None:
+    """Refuse a model that has a flow already, in itself, in a part, or in a model that contains it."""
+    name = type(model).__name__
+    if plugged(model) is not None:
+        raise PlugError(f"this {name} is plugged already; unplug it first")
+    if (
+        part := next((path for path, part in model.named_modules() if plugged(part) is not None), None)
+    ) is not None:
+        raise PlugError(f"'{part}' of this {name} is plugged already; unplug it first")
+    if (whole := plugged_around(model)) is not None:
+        raise PlugError(f"this {name} runs with the flow of a {type(whole).__name__}; unplug that first")
 
 
 def _plug_clocks(
@@ -361,7 +374,13 @@ def plug_state(model: nn.Module) -> PlugState:
 
 
 def inner(model: nn.Module) -> nn.Module:
-    """Return the Hugging Face model inside a compiled or a PEFT model."""
+    """Return the Hugging Face model inside a compiled or a PEFT model.
+
+    Raises:
+        PlugError: if it is wrapped for training on several devices, where new weights would not take part.
+    """
+    if (wrapper := type(model).__name__) in _WRAPPERS:
+        raise PlugError(f"the model is a {wrapper}; change the model first, and wrap it then")
     model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model

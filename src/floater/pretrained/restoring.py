@@ -34,7 +34,8 @@ def restore(model: Any, info: dict[str, Any], arguments: Mapping[str, Any]) -> d
     origin = str(getattr(model, "name_or_path", None) or "the weights")
     unread: set[str] = {*info["unexpected_keys"]}
     extension_names = {name for name in unread if name.startswith(_EXTENSION)}
-    flow_names = {name for name in unread if name.startswith(_FLOW) or f".{_FLOW}" in name}
+    flow_names = {name for name in unread if name.startswith(_FLOW)}
+    inner_names = {name for name in unread if f".{_FLOW}" in name}
     if (settings := missing_extension(model)) is not None:
         install(model, settings)
         weights: Any = getattr(model, KEY, None)
@@ -55,9 +56,11 @@ def restore(model: Any, info: dict[str, Any], arguments: Mapping[str, Any]) -> d
         align(model)
         model.name_or_path = origin  # plugging sets UNSAVED, but the directory contains the plugged model
         unread -= flow_names
-    elif flow_names and plugged(model) is None:
+    elif plugged(model) is None:
+        inner_names |= flow_names
+    if inner_names:
         raise PlugError(
-            f"{origin} has a flow, {min(flow_names)}, that {type(model).__name__} has no place for: its "
+            f"{origin} has a flow, {min(inner_names)}, that {type(model).__name__} has no place for: its "
             "configuration does not say how it is plugged; load the model that the flow belongs to, plug "
             "it (floater.plug) and give it these weights"
         )

@@ -46,7 +46,7 @@ class FloaterModel(BertModel):
 class _Passes:
     """The forward pass of each thread: the positions of its tokens, and the calls of each projection.
 
-    Compiled code cannot read what belongs to a thread, so that a pass is also an attribute while there is one.
+    Compiled code cannot read what belongs to a thread: while there is one pass, it is an attribute, too.
     """
 
     def __init__(self) -> None:

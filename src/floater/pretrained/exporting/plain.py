@@ -77,7 +77,7 @@ def check_whole(model: Any) -> None:
             plugged or extended apart.
     """
     # saving imports the functions that wrap Transformers' methods
-    from floater.pretrained.loading import has_scaled_part
+    from floater.pretrained.loading import changed_apart
 
     name = type(model).__name__
     if isinstance(model, FloaterPreTrainedModel):
@@ -95,8 +95,7 @@ def check_whole(model: Any) -> None:
         raise ExportError(f"this {name} is quantized; load it with dtype, not quantized, and export that")
     if getattr(model, "peft_config", None) or any(hasattr(part, "lora_A") for part in model.modules()):
         raise ExportError(f"this {name} has adapters; merge them first (merge_and_unload)")
-    parts = [part for part in model.modules() if part is not model]
-    if has_scaled_part(model) or any(plugged(p) or extension_settings(p) for p in parts):
+    if changed_apart(model):
         raise ExportError(
             f"a part of this {name} was plugged or extended apart; plug or extend the whole model"
         )

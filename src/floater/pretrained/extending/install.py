@@ -223,7 +223,7 @@ def _install_scale(
         part = f"scale_{len(parts)}"
         parts[part] = flow
         rule = partial(clex.scale_of, trained=old, factor=new / old, declared=settings["declared"])
-        watch = Watch(body, method, scale=rule)
+        watch = Watch(body, method, scale=rule, learned=True)
         for name in rotary.rotary_parts(body):
             scaled = clex.ScaledRotary(
                 body.get_submodule(name),

@@ -62,6 +62,14 @@ class PassPositions:
         return bool(counts_up), last
 
 
+def _reentrant(module: nn.Module) -> bool:
+    """Return whether blocks of a body in training are in checkpoints that lead to their arguments alone."""
+    functions = (part.__dict__.get("_gradient_checkpointing_func") for part in module.modules())
+    return module.training and any(
+        getattr(function, "keywords", {}).get("use_reentrant", False) for function in functions
+    )
+
+
 def require_pass(current: PassPositions | None) -> PassPositions:
     """Return the positions of a pass.
 
@@ -84,6 +92,7 @@ class Watch:
         method: name of the extension's method, for messages.
         scale: function from the number of positions of a batch to the scale of its rotation; None if the
             scale never changes.
+        learned: True if the rotation has weights, to which each block leads.
         attention: name of the attention function that the body must have; None for any. The attention
             modules of such a body get the pass as the argument `PASS`.
         biases: None if queries and keys are rotated; "slots" or "tokens" if a bias is added to logits, and
@@ -92,7 +101,8 @@ class Watch:
 
     Raises:
         ExtendError: in a forward pass, if keys were cached at another scale or by a model that was not
-            extended, or the body has another attention function.
+            extended, the body has another attention function, or blocks are in reentrant checkpoints while
+            the rotation is learned.
     """
 
     def __init__(
@@ -101,11 +111,12 @@ class Watch:
         method: str,
         *,
         scale: Callable[[int], float] | None = None,
+        learned: bool = False,
         attention: str | None = None,
         biases: str | None = None,
     ) -> None:
         self.method, self.scale, self.attention, self.biases = method, scale, attention, biases
-        self.signature = inspect.signature(type(body).forward)
+        self.learned, self.signature = learned, inspect.signature(type(body).forward)
         self._local, self._keys = PerThread(), PerThread()
         self._passes = WeakTensorKeyDictionary()
         observe(body, self)
@@ -142,6 +153,11 @@ class Watch:
             raise ExtendError(
                 f"the attention function is {attention!r}, but a model extended by {self.method!r} needs "
                 f"{self.attention!r}: call model.set_attn_implementation({self.attention!r})"
+            )
+        if self.learned and torch.is_grad_enabled() and _reentrant(module):
+            raise ExtendError(
+                f"{what} has a rotation with weights, which all blocks share, and checkpoints with "
+                "use_reentrant=True would follow it once a block; use False, the default"
             )
         if in_context_parallel():
             raise ExtendError(

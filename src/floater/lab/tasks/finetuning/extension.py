@@ -20,8 +20,8 @@ import floater
 from floater.errors import DataError, first_line
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import check_numbers
-from floater.pretrained import FAMILIES
 from floater.pretrained.extending import position_parameters, training_spans
+from floater.pretrained.families import padding_of_table
 
 logger = logging.getLogger(__name__)
 Rows = Sequence[dict[str, Any]]
@@ -240,5 +240,5 @@ def training_positions(trainer: _Trainer, settings: Any) -> _Trainer:
 
 def first_position(model: PreTrainedModel) -> int:
     """Return the index of a model's first position; RoBERTa's positions follow that of padding."""
-    family = FAMILIES.get(str(model.config.model_type))
-    return 0 if family is None or family.padding is None else family.padding(model.base_model) + 1
+    padding = padding_of_table(model.base_model)
+    return 0 if padding is None else padding + 1
