@@ -27,6 +27,7 @@ from floater.flow import (
     solve,
     solve_dense,
 )
+from floater.flow.collocation import solver
 from floater.flow.vector_fields import ScaledField
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
@@ -160,6 +161,15 @@ def test_a_second_derivative_is_refused_even_if_the_loss_is_linear_in_the_vector
         torch.testing.assert_close(gradient.detach(), expected, rtol=1e-5, atol=1e-7)
         with pytest.raises(SecondDerivativeError, match=r"no second derivatives; .*method='dopri5'"):
             torch.autograd.grad(gradient.sum(), leaf, retain_graph=True)
+
+
+def test_an_error_out_of_reach_is_told_in_what_is_accepted(monkeypatch):
+    """Of a flow that amplifies errors less than a tolerance is accepted; the error is more than that."""
+    field, start, times = problem(length=3)
+    monkeypatch.setattr(solver, "bound", lambda plan, rtol: 1e-12)
+    with pytest.raises(FlowInaccurate) as raised:
+        solve(field, start, times, method="collocation")
+    assert raised.value.error > 1
 
 
 def test_dopri5_has_second_derivatives():

@@ -62,7 +62,7 @@ class FlowInaccurate(FlowError):
 
     Args:
         time: The end of the interval whose estimated error was largest.
-        error: The error of that interval, relative to the tolerance.
+        error: The estimated error, relative to what is accepted of the mesh.
     """
 
     reason = "its tolerance is out of reach"

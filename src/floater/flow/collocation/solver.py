@@ -148,7 +148,8 @@ def solve_dense(
             else:
                 if needs_measure(plan, error, rtol):
                     measure(plan, field, form, start, solution, solved, error, rtol, atol)
-                outcome, tighter = judge(error, bound(plan, rtol))
+                accepted = bound(plan, rtol)
+                outcome, tighter = judge(error, accepted)
                 if outcome is Outcome.MET:
                     if not torch.is_grad_enabled():
                         return solution
@@ -158,7 +159,7 @@ def solve_dense(
                     return solution.with_gradients(
                         differentiable_velocities(form, mesh, plan, states, rtol, velocities)
                     )
-                failure = FlowInaccurate(time, error)
+                failure = FlowInaccurate(time, error / accepted)
                 if not math.isfinite(error):
                     failure = FlowDiverged(time, "NaN or infinity in p")
             following = attempt.after(outcome, tighter)
