@@ -37,8 +37,10 @@ from transformers import (
 )
 
 import floater
+from floater import FloaterConfig
 from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.continuation import METHODS
+from floater.transformer import FloaterForCausalLM
 
 from . import zoo
 from .extended import ROTARY, build, build_inputs, llava, operators
@@ -420,6 +422,12 @@ def test_a_rotation_of_patches_declares_no_length() -> None:
     )  # fmt: skip
     assert floater.extend(model, 128).old == 64
     assert model.config.text_config.rope_parameters["mrope_section"] == [2, 2, 2]
+
+
+def test_a_model_of_this_library_is_not_extended() -> None:
+    model = FloaterForCausalLM(FloaterConfig.preset("tiny", vocab_size=20, position="floater"))
+    with pytest.raises(ExtendError, match=r"a model of this library, .* \(floater models floater\)"):
+        floater.extend(model, 4096)
 
 
 def test_what_is_no_model() -> None:

@@ -20,6 +20,7 @@ from floater.pretrained.extending.model_positions import find_positions
 from floater.pretrained.extending.transaction import transaction
 from floater.pretrained.extending.trial import Trial, check_extended
 from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
+from floater.transformer.base import FloaterPreTrainedModel
 
 
 @torch.no_grad()
@@ -112,6 +113,11 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if not is_count(length):
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
+    if isinstance(model, FloaterPreTrainedModel):
+        raise ExtendError(
+            f"{name} is a model of this library, whose encoding decides which lengths it takes (floater "
+            f"models {model.config.position}); extend changes models of transformers"
+        )
     if (before := recorded(model)) is not None:
         raise ExtendError(f"{name} is extended by {before!r} already; extend the original model")
     with transaction(model):
