@@ -31,14 +31,16 @@ def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> No
         >>> check_adapters(nn.Identity(), nn.Identity(), ["query"])
     """
     configs = (getattr(root, "peft_config", None) or {}).values()
-    if copied := [path for path in paths if configs and is_copied(body.get_submodule(path))]:
+    if not configs:
+        return
+    wrapped = {path: body.get_submodule(path) for path in paths}
+    if copied := [path for path, part in wrapped.items() if is_copied(part)]:
         raise PlugError(
             f"modules_to_save has a copy of {copied[0]}, which a flow is added to; leave it out, or unplug it"
         )
     kinds = {_kind(config) for config in configs} & (_SCALING | _BYPASSING)
     if not kinds:
         return
-    wrapped = {path: body.get_submodule(path) for path in paths}
     active = [path for path, part in wrapped.items() if hasattr(part, "base_layer") and _acts(part)]
     if not active:
         return
