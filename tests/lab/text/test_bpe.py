@@ -1,3 +1,4 @@
+import copy
 import socket
 import unicodedata
 
@@ -8,7 +9,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from floater.errors import DataError
-from floater.lab.text.bpe import load_bpe, train_bpe
+from floater.lab.text.bpe import for_prompts, load_bpe, train_bpe
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -116,6 +117,39 @@ def test_saved_tokenizer_loads_by_auto_tokenizer_without_network(tokenizer, tmp_
     assert len(loaded) == len(tokenizer)
     assert loaded.special_tokens_map == tokenizer.special_tokens_map
     assert loaded.model_max_length == tokenizer.model_max_length
+
+
+def masked_text(tokenizer, text, word):
+    """The tokens of a text in a training row, with <mask> in place of a word."""
+    return ["<s>", *("<mask>" if token == f"Ġ{word}" else token for token in tokenizer(text).tokens())]
+
+
+@pytest.mark.parametrize(
+    "text", ["the dog sleeps", "dog, the fox", "the fox: dog", "the quick dog.", "wake the dog </s> the dog"]
+)
+def test_a_masked_text_has_the_tokens_of_a_training_row(tokenizer, tmp_path, text):
+    whole = copy.deepcopy(tokenizer)
+    whole.add_special_tokens({"mask_token": "<mask>"})
+    for_prompts(whole, causal=False).save_pretrained(tmp_path)
+    prompts = AutoTokenizer.from_pretrained(tmp_path)
+    rows = [masked_text(tokenizer, line.strip(), "dog") for line in text.split("</s>")]
+    expected = rows[0] + [token for row in rows[1:] for token in row[1:]]
+    asked = text.replace("dog", "<mask>")
+    assert [token.strip() for token in prompts(asked).tokens()] == expected
+    assert len(prompts) == len(whole)
+    assert load_bpe(tmp_path)(asked).data == whole(asked).data
+
+
+def test_a_prompt_has_the_tokens_of_a_training_row_and_can_be_continued(tokenizer, tmp_path):
+    for_prompts(tokenizer, causal=True).save_pretrained(tmp_path)
+    prompts, loaded = AutoTokenizer.from_pretrained(tmp_path), load_bpe(tmp_path)
+    whole = tokenizer("the dog <s> sleeps").input_ids
+    begun = prompts("the dog").input_ids
+    assert begun == [BOS, *whole[: len(begun) - 1]]
+    continued = prompts.decode(whole[len(begun) - 1 :], skip_special_tokens=True)
+    assert continued == " <s> sleeps", "the text <s> is no special token"
+    assert loaded(AWKWARD).data == tokenizer(AWKWARD).data
+    assert loaded.decode(whole) == tokenizer.decode(whole)
 
 
 def test_load_takes_the_directory_or_the_file(tokenizer, tmp_path):

@@ -102,6 +102,10 @@ class TaskDefinition(ABC):
         """Load a saved processor; by default a BPE vocabulary."""
         return load_bpe(folder)
 
+    def for_model(self, prepared: Prepared) -> Any:
+        """Return the processor that is saved with the final model; by default that of the run."""
+        return prepared.processor
+
     def empty(self, settings: Any) -> Any:
         """Return the initial model on the device "meta", before data are read; None if it is unknown."""
         return None

@@ -158,7 +158,7 @@ class Task(TaskDefinition):
             before = self.before(prepared)
             with variables_of_accelerate():
                 trainer = self.trainer(prepared, run)
-            return trainer.finish(prepared.processor, lambda: before | self.final(prepared))
+            return trainer.finish(self.for_model(prepared), lambda: before | self.final(prepared))
 
     def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = unstored) -> Prepared:
         """Encode the examples, build the model, and check that the model supports the examples.

@@ -1,5 +1,6 @@
 """Joint byte-level BPE: one vocabulary for source and target, with no unknown token."""
 
+import copy
 import os
 from collections.abc import Iterable
 from itertools import chain, islice
@@ -7,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
@@ -16,6 +27,8 @@ from floater.lab.text.ragged import Ragged
 PAD, BOS, EOS = SPECIALS = ("<pad>", "<s>", "</s>")
 MASK = "<mask>"
 BYTES = 256
+TEXTS = f"$A {EOS}", f"$A {EOS} $B:1 {EOS}:1"
+"""Templates of a text and of a pair of texts."""
 TOKENIZER_FILE = "tokenizer.json"
 ENCODED_AT_ONCE = 100_000
 
@@ -77,8 +90,7 @@ def train_bpe(
         bpe.pre_tokenizer = pre_tokenizers.Sequence(
             [words, pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
         )
-    # The pre-tokenizer puts a space before the first word; Strip removes it.
-    bpe.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+    bpe.decoder = text_decoder()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -87,22 +99,18 @@ def train_bpe(
         show_progress=False,
     )
     bpe.train_from_iterator(texts, trainer)
-    bpe.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}",
-        pair=f"$A {EOS} $B:1 {EOS}:1",
-        special_tokens=[(EOS, SPECIALS.index(EOS))],
-    )
+    bpe.post_processor = template(*TEXTS)
     return wrapped(bpe)
 
 
 def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
-    """Load a tokenizer of `train_bpe`.
+    """Load a tokenizer of `train_bpe`, also from what `for_prompts` returned.
 
     Args:
         path: directory in which it was saved, or the `tokenizer.json` file itself.
 
     Returns:
-        The tokenizer, equal to the saved one.
+        The tokenizer, which encodes texts as the trained one.
 
     Raises:
         DataError: there is no such file, it is not a tokenizer, or the ids of `<pad>`, `<s>` and `</s>` in
@@ -125,10 +133,61 @@ def load_bpe(path: str | os.PathLike[str]) -> PreTrainedTokenizerFast:
     ids = [bpe.token_to_id(token) for token in SPECIALS]
     if ids != list(range(len(SPECIALS))):
         raise DataError(f"{file}: not a tokenizer of this task: {', '.join(SPECIALS)} have the ids {ids}")
+    bpe.post_processor = template(*TEXTS)
+    if isinstance(bpe.model, models.BPE):
+        bpe.decoder = text_decoder()
     tokenizer = wrapped(bpe)
     if MASK in tokenizer.get_added_vocab():
         tokenizer.mask_token = MASK
     return tokenizer
+
+
+def for_prompts(tokenizer: PreTrainedTokenizerFast, *, causal: bool) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as it is saved with a language model, for the pipelines of Transformers.
+
+    A text begins with `<s>`, as a training row does. No `</s>` follows the prompt of a causal model, which is
+    to continue it; decoding keeps the space before the first word, as the tokens may be a continuation. In
+    the text of a masked model, `<mask>` and the other special tokens are recognised.
+
+    Args:
+        tokenizer: tokenizer of the training text; it is not changed.
+        causal: True for a causal model, False for a masked one.
+
+    Example:
+        >>> tokenizer = train_bpe(["low low low lower", "newest newest widest widest"], vocab_size=265)
+        >>> for_prompts(tokenizer, causal=True)("lowest").tokens()
+        ['<s>', 'Ġlow', 'est']
+    """
+    prompts = copy.deepcopy(tokenizer)
+    inner, end = prompts.backend_tokenizer, "" if causal else f" {EOS}"
+    inner.post_processor = template(f"{BOS} $A{end}", f"{BOS} $A{end} $B{end}")
+    if causal:
+        spaced = decoders.Sequence([decoders.Replace(Regex("^"), " "), decoders.Fuse()])  # between words
+        inner.decoder = decoders.ByteLevel() if isinstance(inner.model, models.BPE) else spaced
+    else:
+        prompts.split_special_tokens = False
+        # the space before a special token is no token, as in training rows
+        special = {"eos_token": EOS, "mask_token": MASK}
+        prompts.add_special_tokens(
+            {name: AddedToken(token, lstrip=True, special=True) for name, token in special.items()}
+        )
+        if isinstance(inner.pre_tokenizer, pre_tokenizers.ByteLevel):
+            # a space is put before the text, not before each part after a special token
+            first = pre_tokenizers.Metaspace(" ", prepend_scheme="first", split=False)
+            words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+            inner.pre_tokenizer = pre_tokenizers.Sequence([first, words])
+    return prompts
+
+
+def text_decoder() -> decoders.Sequence:
+    """Return the decoder of a whole text, without the space that the pre-tokenizer puts before it."""
+    return decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", left=1, right=0)])
+
+
+def template(single: str, pair: str) -> processors.TemplateProcessing:
+    """Return the step of a tokenizer that adds special tokens to a text, $A, or to a pair of texts."""
+    ids = [(token, number) for number, token in enumerate(SPECIALS) if token in single]
+    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, lines: Iterable[str], **options: Any) -> Ragged:

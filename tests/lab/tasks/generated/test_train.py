@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import pipeline
 
 from floater.encodings import PositionError
 from floater.errors import DataError
@@ -71,6 +72,19 @@ def test_exact_match_is_what_greedy_decoding_says_alone(trained: Path) -> None:
     assert sum(exact) == sum(all_exact)
     assert sum(exact[:15]) == all_exact[0]
     assert all_exact[0] > 7, "it has learned something, so that the comparison says something"
+
+
+def test_the_pipeline_of_transformers_answers_as_greedy_decoding_does(trained: Path) -> None:
+    model, tokenizer, config = TASK.load(trained, "cpu")
+    answer = pipeline("text-generation", str(trained / "model"), do_sample=False)
+    for question, *_ in generate(config.data, "test", 3, (2, 2)):
+        ids = tokenizer.convert_tokens_to_ids(["<s>", *question, "="])
+        said = model.generate(torch.tensor([ids]), max_new_tokens=4, do_sample=False)[0]
+        words = [
+            word for word in tokenizer.convert_ids_to_tokens(said.tolist()) if word not in ("<s>", "</s>")
+        ]
+        prompt = " ".join([*question, "="])
+        assert answer(prompt, max_new_tokens=4)[0]["generated_text"] == " ".join(words)
 
 
 def test_tokens_are_counted_one_by_one(trained: Path) -> None:

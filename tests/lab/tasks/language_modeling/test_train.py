@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, pipeline
 
 from floater.lab.cli import main
-from floater.lab.settings import load
+from floater.lab.settings import load, make
 from floater.lab.tasks import task
 from floater.lab.tasks.language_modeling import LanguageModelingSettings
 from floater.lab.tasks.language_modeling.data import Rows, begin_id, encode_documents, read_documents
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
+from floater.lab.text.bpe import load_bpe
 from floater.lab.training import FloaterTrainer, average, checkpoints
 
-from .small import settings, write_config, write_texts
+from .small import SIZES, settings, write_config, write_texts
 
 TASK = task("language_modeling")
 train, evaluate, load_run = TASK.train, TASK.evaluate, TASK.load
@@ -109,6 +110,66 @@ def test_the_tokens_of_a_step_are_those_that_are_predicted(
     rows = Rows.of(documents, 24, begin=begin_id(tokenizer))
     parts = sum(len(row["parts"]) for row in rows)
     assert sum(labels for labels, _ in counted) == rows.tokens - parts
+
+
+LINE = "the river runs to a far grey sea"
+
+
+def learn_by_heart(folder: Path, **parts: Any) -> Path:
+    """Train a model until it knows a text of one line that is repeated."""
+    for name in ("train", "valid"):
+        (folder / f"{name}.txt").write_text(f"{LINE}\n" * 40, encoding="utf-8")
+    steps = parts.pop("steps", 40)
+    parts["training"] = {"max_steps": steps, "eval_steps": steps, "save_steps": steps, "average_last": 1}
+    changes = SIZES | {"num_hidden_layers": 1, "norm_first": True, "dropout": 0.0}
+    parts["model"] = {"position": "floater_relative", "changes": changes}
+    return train(settings(folder, **parts))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"documents": "line"}, {"documents": "file"}, {"full_sentences": True}, {"memory": 24, "block": 12}],
+    ids=["line", "file", "full_sentences", "memory"],
+)
+def test_the_pipeline_of_transformers_continues_a_line_to_its_end(
+    data: dict[str, Any], tmp_path: Path
+) -> None:
+    run = learn_by_heart(tmp_path, data=data)
+    write = pipeline("text-generation", str(run / "model"), do_sample=False)
+    assert write("the river runs", max_new_tokens=16)[0]["generated_text"] == LINE
+    trained, prompts = (load_bpe(run / name)("the <s> river") for name in ("vocabulary", "model"))
+    assert prompts.data == trained.data, "an evaluation reads texts as the training did"
+
+
+def fine_tune(run: Path, name: str) -> Path:
+    """Train a run's model for one more step as a checkpoint."""
+    source = {"train": str(run.parent / "train.txt"), "valid": str(run.parent / "valid.txt"), "block": 24}
+    training = {"max_steps": 1, "learning_rate": 1e-6, "max_tokens": 192, "average_last": 1}
+    tree = {
+        "run": str(run.parent / name),
+        "data": source | {"documents": "line"},
+        "model": {"path": str(run)},
+        "training": training,
+    }
+    chosen = task(name)
+    return chosen.train(make(chosen.Settings, tree, name))
+
+
+def test_the_pipeline_of_transformers_fills_a_mask(tmp_path: Path) -> None:
+    masking = {"mask": 1.0, "random": 0.0}
+    run = learn_by_heart(tmp_path, objective="masked", data={"documents": "line"}, masking=masking, steps=100)
+    for each in (run, fine_tune(run, "masked_lm")):
+        fill = pipeline("fill-mask", str(each / "model"))
+        best, *_ = fill("the river <mask> to a far grey sea")
+        assert (best["token_str"].strip(), best["sequence"]) == ("runs", LINE)
+    text = "the <mask> river"
+    assert load_bpe(run / "model")(text).data == load_bpe(run / "vocabulary")(text).data
+
+
+def test_the_pipeline_of_transformers_continues_with_a_model_that_was_fine_tuned(tmp_path: Path) -> None:
+    run = fine_tune(learn_by_heart(tmp_path, data={"documents": "line"}), "causal_lm")
+    write = pipeline("text-generation", str(run / "model"), do_sample=False)
+    assert write("the river runs", max_new_tokens=16)[0]["generated_text"] == LINE
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])

@@ -17,14 +17,13 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import logging as hub_logging
-from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 from transformers.utils import logging as hf_logging
 
 import floater
 from floater.errors import DataError, first_line, no_directory
 from floater.lab.tasks.finetuning.settings import Checkpoint, Plug
-from floater.lab.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe
+from floater.lab.text.bpe import BOS, EOS, TOKENIZER_FILE, load_bpe, template
 from floater.lab.training.contents import Part
 from floater.lab.training.files import sealed
 from floater.lab.training.model import sealed_model
@@ -117,12 +116,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
         )  # vocabulary of the run that contains the checkpoint
         alone = not (Path(folder) / TOKENIZER_FILE).is_file() and run_vocabulary.is_dir()
         tokenizer = load_bpe(sealed(run_vocabulary) if alone else folder)
-        ids = tokenizer.get_vocab()
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-            single=f"{BOS} $A {EOS}",
-            pair=f"{BOS} $A {EOS} $B {EOS}",
-            special_tokens=[(BOS, ids[BOS]), (EOS, ids[EOS])],
-        )
+        texts = f"{BOS} $A {EOS}", f"{BOS} $A {EOS} $B {EOS}"
+        tokenizer.backend_tokenizer.post_processor = template(*texts)
         return tokenizer
     with _loading(f"{path}: no tokenizer can be read"):
         loaded = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

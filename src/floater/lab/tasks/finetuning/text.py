@@ -11,7 +11,7 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerFast
 
 from floater.lab.tasks.examples import Examples
-from floater.lab.tasks.finetuning.checkpoint import locate
+from floater.lab.tasks.finetuning.checkpoint import locate, read_config
 from floater.lab.tasks.finetuning.extension import Adapter, learn, merge, save_adapter, training_positions
 from floater.lab.tasks.finetuning.features import readable
 from floater.lab.tasks.finetuning.settings import Training
@@ -22,10 +22,12 @@ from floater.lab.tasks.language_modeling.settings import TextData
 from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.settings import check_block
 from floater.lab.tasks.task import vocabulary_of
+from floater.lab.text.bpe import for_prompts
 from floater.lab.text.ragged import Ragged
 from floater.lab.training.model import evaluating
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import TrainingSettings
+from floater.transformer import FloaterConfig
 
 Texts = Sequence[Sequence[str]]
 ADAPTER = "adapter"
@@ -91,6 +93,11 @@ class TextTask(CheckpointTask):
         uncached = {"use_cache": False} if self.later else {}
         with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
             model(torch.from_numpy(longest).long()[None], **uncached)
+
+    def for_model(self, prepared: Prepared) -> Any:
+        if not isinstance(read_config(locate(prepared.settings.model.path)), FloaterConfig):
+            return prepared.processor
+        return for_prompts(prepared.processor, causal=self.later)
 
     def question(self, settings: Any, metric: str, test: Mapping[str, Any] | None) -> Any:
         data = settings.data

@@ -26,6 +26,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.task import Task
+from floater.lab.text.bpe import for_prompts
 from floater.lab.training.model import set_reading
 from floater.lab.training.run import RunPath
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
@@ -52,6 +53,9 @@ class Generated(Task):
 
     def make_processor(self, settings: GeneratedSettings, train: Any) -> PreTrainedTokenizerFast:
         return vocabulary(settings.data)
+
+    def for_model(self, prepared: Prepared) -> Any:
+        return for_prompts(prepared.processor, causal=True)
 
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         return encode(examples, processor, settings.data.classifies, settings.data.aligned)

@@ -44,7 +44,7 @@ from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import vocabulary_size
 from floater.lab.tasks.task import Task, vocabulary_of
-from floater.lab.text.bpe import BYTES, SPECIALS, load_bpe, train_bpe
+from floater.lab.text.bpe import BYTES, SPECIALS, for_prompts, load_bpe, train_bpe
 from floater.lab.training import StreamSampler, smoothed_loss
 from floater.lab.training.arguments import warmup_steps
 from floater.lab.training.files import sealed
@@ -79,6 +79,9 @@ class LanguageModeling(Task):
             lines = (line for text in train for line in text)
             tokenizer = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
         return with_mask(tokenizer) if settings.objective == "masked" else tokenizer
+
+    def for_model(self, prepared: Prepared) -> Any:
+        return for_prompts(prepared.processor, causal=prepared.settings.objective == "causal")
 
     def vocabulary_key(self, settings: LanguageModelingSettings) -> Any:
         return settings.objective if settings.data.vocabulary is None else None
