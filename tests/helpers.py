@@ -51,8 +51,8 @@ class At(TrainerCallback):
             self.action()
 
 
-def train_with(task: Task, settings: Any, callback: TrainerCallback) -> Path:
-    """Train a run with one more callback and return its directory."""
+def train_with(task: Task, settings: Any, callback: TrainerCallback, **options: Any) -> Path:
+    """Train a run with one more callback, and options of `Task.train`, and return its directory."""
     train = RunTrainer.train
 
     def changed(self: RunTrainer, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +61,7 @@ def train_with(task: Task, settings: Any, callback: TrainerCallback) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunTrainer, "train", changed)
-        return task.train(settings)
+        return task.train(settings, **options)
 
 
 def kill(task: Task, settings: Any, step: int) -> Path:

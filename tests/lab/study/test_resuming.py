@@ -150,7 +150,8 @@ def test_a_trial_that_was_trained_for_longer_is_scored_again(
 
     before = studied()
     common["training"]["max_steps"] = 4
-    task("translation").train(lengthen(before.trial.settings, steps=4))
+    longer, shorter = lengthen(before.trial.settings, steps=4)
+    task("translation").train(longer, shorter=shorter)
     assert not is_finished(before.trial.run, {}), "its costs are not those of the whole training"
     monkeypatch.setattr("floater.lab.study.trial.software", lambda: {"commit": "later"})
     after = studied()

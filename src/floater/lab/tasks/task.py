@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +28,7 @@ from floater.lab.tasks.stored import Store, store_of, unstored
 from floater.lab.text.bpe import TOKENIZER_FILE
 from floater.lab.training import flush_denormals
 from floater.lab.training.arguments import batches, warmup_steps
-from floater.lab.training.files import MANIFEST, damage
+from floater.lab.training.files import MANIFEST, damage, write_json
 from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model, try_random_times
@@ -43,8 +44,9 @@ from floater.lab.training.run import (
     RunWithSettings,
     begin_run,
     find_run,
+    supersede_run,
 )
-from floater.lab.training.run_data import RunData
+from floater.lab.training.run_data import DATA, RunData
 from floater.lab.training.run_trainer import RunTrainer
 
 logger = logging.getLogger(__name__)
@@ -78,6 +80,7 @@ class Task(TaskDefinition):
         self,
         settings: Any,
         *,
+        shorter: Any = None,
         accept_changed_data: bool = False,
         encoded: Path | None = None,
         tests: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
@@ -91,6 +94,8 @@ class Task(TaskDefinition):
         Args:
             settings: settings of the run; the configuration, vocabulary, log, checkpoints and final model are
                 written to `settings.run`.
+            shorter: settings of the run in that directory, if it is trained for longer (see `lengthen`). It
+                stays as it is until the longer training has written a checkpoint.
             accept_changed_data: whether a stopped training resumes on other data than it began with; what
                 has changed is written to the run's `data.json`.
             encoded: directory of the examples of large data, which several runs may share; by default one in
@@ -118,8 +123,9 @@ class Task(TaskDefinition):
             )
         if not state.is_main_process:
             logging.getLogger("floater").setLevel(logging.WARNING)
-        run = find_run(settings, accept_changed_data=accept_changed_data)
-        if (run / MODEL).is_dir():
+        present = settings if shorter is None else shorter
+        run = find_run(present, accept_changed_data=accept_changed_data)
+        if (run / MODEL).is_dir() and shorter is None:
             logger.info("%s is finished; its model is in %s", run, run / MODEL)
             if state.is_main_process:
                 now = RunData(run, settings)
@@ -129,7 +135,7 @@ class Task(TaskDefinition):
             return run
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
             # check again: another process may have started the run while it held the lock
-            find_run(settings, accept_changed_data=accept_changed_data)
+            find_run(present, accept_changed_data=accept_changed_data)
             data = RunData(run, settings, accept=accept_changed_data)
             data.check()
             if data.is_unknown and state.is_main_process:
@@ -149,7 +155,12 @@ class Task(TaskDefinition):
                 self.check_schedule(prepared)
                 if state.is_main_process:
                     logger.info(check_room(run, needs_of(prepared.model, settings.training)))
-                begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
+                supersede = None
+                if shorter is None:
+                    begin_run(run, settings, prepared.processor, *([data.write] * state.is_main_process))
+                elif state.is_main_process:
+                    write = partial(write_json, run / DATA, data.record())
+                    supersede = partial(supersede_run, run, settings, prepared.processor, write)
             for test, arguments in tests.items():
                 try:
                     self.check_test(settings, **arguments)
@@ -157,7 +168,7 @@ class Task(TaskDefinition):
                     raise type(error)(f"test {test}: {error}") from error
             before = self.before(prepared)
             with variables_of_accelerate():
-                trainer = self.trainer(prepared, run)
+                trainer = self.trainer(prepared, run, supersede=supersede)
             return trainer.finish(self.for_model(prepared), lambda: before | self.final(prepared))
 
     def prepare(self, settings: Any, run: Path, splits: Splits, store: Store = unstored) -> Prepared:

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError
-from floater.lab.settings import dump, load
-from floater.lab.training.checkpoints import last_checkpoint, remove
-from floater.lab.training.files import write_whole
+from floater.lab.settings import load
+from floater.lab.training.checkpoints import last_checkpoint
 from floater.lab.training.run import MODEL, SETTINGS, find_run
 from floater.lab.training.run_data import RunData
 
@@ -19,12 +18,12 @@ logger = logging.getLogger(__name__)
 
 def lengthen(
     settings: Any, *, epochs: int | None = None, steps: int | None = None, accept_changed_data: bool = False
-) -> Any:
-    """Set a longer training of a run, given as the total number of epochs or of steps.
+) -> tuple[Any, Any]:
+    """Return the settings of a longer training of a run, given as the total number of epochs or of steps.
 
-    The run may be finished: its final model is then removed, and its training resumes from the last
-    checkpoint. A learning rate schedule that ends at the last step becomes that of the longer training from
-    there on.
+    The run may be finished: its training then resumes from the last checkpoint. Nothing is written here;
+    `Task.train` replaces the run's settings, and removes its final model, once there is a new checkpoint. A
+    learning rate schedule that ends at the last step becomes that of the longer training from there on.
 
     Args:
         settings: settings of the run, as the configuration has them.
@@ -33,7 +32,8 @@ def lengthen(
         accept_changed_data: whether the run may resume on other data than it began with.
 
     Returns:
-        The settings with the new length. They are written into the run's directory if it exists.
+        The settings with the new length; and those with the length of the run, if it is to be changed, or
+        None.
 
     Raises:
         DataError: if the length of the run is set in the other unit, the run is at least as long already, it
@@ -51,19 +51,16 @@ def lengthen(
     shorter = replace(settings, training=replace(settings.training, **length))
     run = find_run(shorter, accept_changed_data=accept_changed_data)
     if not config.is_file():
-        return longer
+        return longer, None
     RunData(run, settings, accept=accept_changed_data).check()
     present = getattr(before, name)
     if present is None:
         raise DataError(f"{run} trains for {before.num_train_epochs} epochs: give --epochs, not --steps")
     if present == count and not (run / MODEL).is_dir():
-        return longer
+        return longer, None
     if present >= count:
         raise DataError(f"{run} trains to training.{name}={present} already; give more than that")
     if last_checkpoint(run) is None and (run / MODEL).is_dir():
         raise DataError(f"{run} has no checkpoint to resume from; a new run can start from its weights")
-    if (run / MODEL).is_dir():
-        remove([run / MODEL])
-    write_whole(config, dump(longer))
-    logger.info("%s: training.%s was %s and is %s", run, name, present, count)
-    return longer
+    logger.info("%s trains to training.%s=%s instead of %s", run, name, count, present)
+    return longer, shorter

@@ -11,6 +11,7 @@ from typing import Any
 
 from floater.errors import DataError
 from floater.lab.settings import dump, make, read
+from floater.lab.training.checkpoints import remove
 from floater.lab.training.files import UNFINISHED, save_whole, write_whole
 from floater.lab.training.lock import LOCK
 from floater.lab.training.run_data import VOCABULARY as VOCABULARY
@@ -104,6 +105,20 @@ def begin_run(run: Path, settings: Any, tokenizer: Any, record: Callable[[], Non
     if not (run / VOCABULARY).is_dir():
         save_whole(run / VOCABULARY, tokenizer)
         record()
+
+
+def supersede_run(run: Path, settings: Any, tokenizer: Any, record: Callable[[], None]) -> None:
+    """Make a run that of its longer training, whose first checkpoint is written: its final model is removed.
+
+    Args:
+        run: directory of the run.
+        settings: settings of the longer training.
+        tokenizer: vocabulary of the run.
+        record: function that writes the record of the data.
+    """
+    if (run / MODEL).is_dir():
+        remove([run / MODEL])
+    begin_run(run, settings, tokenizer, record)
 
 
 def inside(folder: Path, *names: str) -> Path:

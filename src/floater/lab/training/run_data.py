@@ -143,7 +143,11 @@ class RunData:
         return files
 
     def write(self) -> None:
-        """Write the record, with the changes that were accepted.
+        """Write the record; see `record`."""
+        write_json(self.run / DATA, self.record())
+
+    def record(self) -> dict[str, Any]:
+        """Return the record as a JSON value, with the changes that were accepted.
 
         Raises:
             DataError: if the vocabulary was made again and is another.
@@ -159,7 +163,7 @@ class RunData:
         self._files, self._new, self.is_recorded = self._files | files, [], True
         self._before |= {CODE: self._files[CODE]} if CODE in self._files else {}
         sources = {name: [asdict(source) for source in several] for name, several in self._files.items()}
-        write_json(self.run / DATA, {"files": sources, "examples": self.examples, "accepted": self._accepted})
+        return {"files": sources, "examples": self.examples, "accepted": self._accepted}
 
     def _settle(self, lines: list[str]) -> None:
         """Refuse changes, or keep them for the record."""

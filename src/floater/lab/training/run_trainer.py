@@ -68,6 +68,8 @@ class RunTrainer(FloaterTrainer):
         greater: True if higher scores are better.
         sampler: batches of the examples; None for the batches of the settings in random order.
         callbacks: callbacks in addition to those of every run.
+        supersede: function that is called once, after the first checkpoint or at the end of a training
+            without one, to replace a shorter run; None for none.
         **kwargs: arguments of `FloaterTrainer`.
     """
 
@@ -83,10 +85,12 @@ class RunTrainer(FloaterTrainer):
         greater: bool,
         sampler: StreamSampler | None = None,
         callbacks: Sequence[TrainerCallback] = (),
+        supersede: Callable[[], None] | None = None,
         **kwargs: Any,
     ) -> None:
         self.training, self.validate = training, validate
         self.metric, self.greater = metric, greater
+        self._supersede = supersede
         best = metric if training.keep_best or not training.average_last else None
         args = arguments(training, run, model, best, greater)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
@@ -200,6 +204,13 @@ class RunTrainer(FloaterTrainer):
             step = self.state.global_step
             raise self._diverged(f"weights are not finite after step {step}", step - 1)
         super().write_checkpoint(checkpoint)
+        self._supersede_run()
+
+    def _supersede_run(self) -> None:
+        """Replace the shorter run that this training continues, once."""
+        if self._supersede is not None:
+            self._supersede()
+        self._supersede = None
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         if self.state.global_step not in self.saved_steps[-1:]:
@@ -382,6 +393,7 @@ class RunTrainer(FloaterTrainer):
         run = Path(str(self.args.output_dir))
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         self._train_on(run)
+        self._supersede_run()
         self._set_aside_damaged(run)
         if self.training.keep_best and self.args.process_index == 0:
             load_weights(model, average(self._final_checkpoints(run, 0)), str(run))

@@ -72,12 +72,12 @@ def run(arguments: argparse.Namespace) -> None:
     tree = read_config(arguments.config, "train", "folder", "study")
     trusted = is_trusted(arguments)
     task, settings = from_config(tree, arguments.config, arguments.overrides, trusted=trusted)
-    accepted = {"accept_changed_data": arguments.accept_changed_data}
+    accepted, shorter = {"accept_changed_data": arguments.accept_changed_data}, None
     if arguments.epochs or arguments.steps:
         from floater.lab.training.lengthen import lengthen
 
-        settings = lengthen(settings, epochs=arguments.epochs, steps=arguments.steps, **accepted)
-    folder = task.train(settings, **accepted)
+        settings, shorter = lengthen(settings, epochs=arguments.epochs, steps=arguments.steps, **accepted)
+    folder = task.train(settings, shorter=shorter, **accepted)
     if distributed.is_available() and distributed.is_initialized():
         first = distributed.get_rank() == 0
         # A model that outlives its process group destroys it while it holds the GIL, and waits forever if a
