@@ -14,10 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.lab.settings import SettingsError
-from floater.lab.study import run, trial
-from floater.lab.study.grid import Grid, grid, planned
-from floater.lab.study.results import Results
+from floater.lab.settings import SettingsError, make
+from floater.lab.study import run, summary, trial
+from floater.lab.study.grid import Grid, grid, planned, tuned
+from floater.lab.study.report import _notes
+from floater.lab.study.results import Outcome, Results
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.tuning import Tried, best, tried, with_seeds
 from floater.lab.study.variants import Variant
@@ -74,6 +75,35 @@ def test_each_model_is_trained_further_with_its_best_label(
     assert {each.status for each in run.study(asked, train=False).outcomes} == {"finished"}, (
         "without its data"
     )
+
+
+def test_a_test_set_that_also_validates_is_named(tmp_path: Path) -> None:
+    """By its contents: the file may have another name."""
+    for name, text in (("train", "a b"), ("valid", "b c"), ("copy", "b c"), ("unseen", "c d")):
+        (tmp_path / f"{name}.txt").write_text(f"{text}\n" * 20, encoding="utf-8")
+
+    def results(*tests: str, **training: Any) -> Results:
+        data = {name: str(tmp_path / f"{name}.txt") for name in ("train", "valid")}
+        tree = {
+            "folder": str(tmp_path / "study"),
+            "task": "language_modeling",
+            "settings": {"data": data | {"block": 16}, "training": {"max_tokens": 64} | training},
+            "models": {"none": {}},
+            "tests": {name: {"source": str(tmp_path / f"{name}.txt")} for name in tests},
+        }
+        asked = make(StudySettings, tree | TUNED, "here")
+        first = tuned(grid(asked, "here"), "loss")
+        return Results(asked, first, [Outcome(trial, "open") for trial in first.trials])
+
+    assert "No test set was read for the choice." in " ".join(summary.tuned(results("unseen")))
+    both = results("copy", "unseen")
+    assert both.validating == ["copy"]
+    (said,) = summary.tuned(both)
+    assert "No test set" not in said
+    assert said.endswith("have no scores of unseen examples: `copy`.")
+    note = "Test set copy is also the validation, which selected checkpoints."
+    assert [*_notes(both)] == []
+    assert [*_notes(results("copy", average_last=0))] == [note]
 
 
 def test_a_plan_has_as_many_trials_as_will_run(tmp_path: Path) -> None:

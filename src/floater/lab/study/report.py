@@ -177,6 +177,9 @@ def _notes(results: Results) -> Iterator[str]:
         yield share
     if asked.enabled and not asked.builtin and results.selects:
         yield f"The examples below {asked.cut} tokens are the validation part, which selected checkpoints."
+    for test in results.validating:
+        if results.selects:
+            yield f"Test set {test} is also the validation, which selected checkpoints."
     for name, texts in _signatures(results).items():
         if len(texts) > 1:
             yield f"Scores of {name} with different signatures are not compared: {'; '.join(texts)}."

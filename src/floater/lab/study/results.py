@@ -21,7 +21,9 @@ from floater.lab.study.significance import Difference, holm, paired_p, paired_t_
 from floater.lab.study.trial import is_measured, is_trained, read
 from floater.lab.study.variants import COST, Trial, Variant, last_error
 from floater.lab.tasks import registry
+from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.measurement import METRICS, Array, Measurement
+from floater.lab.training.contents import Reference, references
 from floater.lab.training.files import read_record
 from floater.lab.training.run import RESULT
 
@@ -203,6 +205,21 @@ class Results:
     def selects(self) -> bool:
         """Return whether validation chose the checkpoint that became the model of some trial."""
         return any(outcome.trial.settings.training.selects for outcome in self.outcomes)
+
+    @cached_property
+    def validating(self) -> list[str]:
+        """Return the test sets with examples that also validate a trial, by the contents of their files."""
+        read = list[Reference]()
+        for trial in self.grid.trials:
+            data = getattr(trial.settings, "data", None)
+            named = [getattr(data, name, None) for name in ("valid", "valid_source")]
+            splits = self.grid.task is not None and self.grid.task.reads_tables
+            read += references([with_split(each, "valid") if splits and each else each for each in named])
+        return [
+            test
+            for test, arguments in self.grid.tests.items()
+            if any(one.overlaps(other) for one in references(arguments.get("source")) for other in {*read})
+        ]
 
     @cached_property
     def metrics(self) -> dict[str, list[str]]:

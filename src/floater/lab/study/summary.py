@@ -66,18 +66,23 @@ def tuned(results: Results) -> list[str]:
         "best one is bold, of equal ones that of the lower loss: each model is trained with it and the other "
         "seeds, and it alone is compared."
     )
-    read = (
-        "No test set was read for the choice."
-        if results.grid.tests
-        else "The study has no test set: the first seed is compared by scores that chose its label."
-    )
+    asked, read = results.settings.short_to_long, list[str]()
+    if not results.grid.tests:
+        read.append("The study has no test set: the first seed is compared by scores that chose its label.")
+    if results.validating:
+        read.append(
+            "Test sets that are also the validation, and made the choice, have no scores of unseen examples: "
+            f"{_listed(results.validating)}."
+        )
+    if asked.enabled and not asked.builtin:
+        read.append(f"Test examples below {asked.cut} tokens are the validation, which made the choice.")
     failed = [
         f"{key}, {axis} {name}: {label.error}"
         for key, labels in tried.items()
         for name, label in labels.items()
         if label.error
     ]
-    return [f"{choice} {read}", *failed]
+    return [" ".join([choice, *(read or ["No test set was read for the choice."])]), *failed]
 
 
 def sentences(results: Results) -> list[str]:

@@ -99,6 +99,39 @@ class Source:
         return lines
 
 
+class Reference(NamedTuple):
+    """What a setting or an option names, to find out whether two name the same examples.
+
+    Args:
+        digest: digest of the file or folder, or the name of another source.
+        part: part of it that is named, as a split ":test" or articles "[:40]"; "" for all.
+    """
+
+    digest: str
+    part: str
+
+    def overlaps(self, other: Reference) -> bool:
+        """Return whether both are of the same contents, and neither or only one is of a part of them.
+
+        Example:
+            >>> whole, start, end = (Reference("a", part) for part in ("", "[:9]", "[9:]"))
+            >>> whole.overlaps(start), start.overlaps(end), whole.overlaps(Reference("b", ""))
+            (True, False, False)
+        """
+        return self.digest == other.digest and (self.part == other.part or "" in (self.part, other.part))
+
+
+def references(value: Any) -> list[Reference]:
+    """Return what a setting names: a path or the name of a data set, several in a list, or None."""
+    if value is None or isinstance(value, list):
+        return [reference for each in value or [] for reference in references(each)]
+    path = file_of(value)
+    if not path.exists():
+        return [Reference(str(value), "")]
+    (source,) = contents({"": path})[""]
+    return [Reference(source.sha256, str(value).removeprefix(str(path)))]
+
+
 def contents(
     files: Mapping[str, Any], before: Contents | None = None, *, without: Path | None = None
 ) -> Contents:
