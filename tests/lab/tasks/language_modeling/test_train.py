@@ -19,7 +19,7 @@ from floater.lab.tasks import task
 from floater.lab.tasks.language_modeling import LanguageModelingSettings
 from floater.lab.tasks.language_modeling.data import Rows, begin_id, encode_documents, read_documents
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
-from floater.lab.text.bpe import load_bpe
+from floater.lab.text.bpe import load_bpe, train_bpe
 from floater.lab.training import FloaterTrainer, average, checkpoints
 
 from .small import SIZES, settings, write_config, write_texts
@@ -252,6 +252,17 @@ def test_bad_input_is_named(fails: Says, folder: Path, ahead: str) -> None:
     assert "one document a row" in said("model.position=rnn_transformer")
     near = said("model.times={mode: stretch, max_scale: 2}", "model.max_length=8", "data.documents=file")
     assert re.search("a text of 2[0-9] tokens does not fit below the horizon of random times, 16", near)
+
+
+def test_lower_case_is_that_of_the_vocabulary(
+    fails: Says, causal: Path, folder: Path, tmp_path: Path
+) -> None:
+    config = str(write_config(folder, "lower", data={"lowercase": True}))
+    kept = fails("train", config, f"data.vocabulary={causal}")
+    assert kept.startswith(f"data.lowercase is true, but the vocabulary {causal} keeps upper case")
+    lower = tmp_path / "lower"
+    train_bpe(["the river"], 270, lowercase=True).save_pretrained(lower)
+    assert main(["train", config, f"data.vocabulary={lower}", f"run={tmp_path}/run"]) == 0
 
 
 def test_evaluating_prints_perplexity_tokens_and_seconds(

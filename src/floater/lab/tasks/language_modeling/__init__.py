@@ -75,6 +75,11 @@ class LanguageModeling(Task):
         data = settings.data
         if data.vocabulary is not None:
             tokenizer = load_bpe(sealed(inside(Path(data.vocabulary), VOCABULARY, MODEL)))
+            if data.lowercase and tokenizer("A").input_ids != tokenizer("a").input_ids:
+                raise DataError(
+                    f"data.lowercase is true, but the vocabulary {data.vocabulary} keeps upper case; leave "
+                    "lowercase out, or data.vocabulary to train one"
+                )
         else:
             lines = (line for text in train for line in text)
             tokenizer = train_bpe(lines, data.vocabulary_size, lowercase=data.lowercase)
