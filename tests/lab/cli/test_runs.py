@@ -175,7 +175,9 @@ def test_output_that_cannot_be_written_is_named_before_the_work(
         == "/proc/none: No such file or directory"
     )
     unknown = ["--reference", "corpus/test.de", "--language", "xx"]
-    assert fails("evaluate", "run", *source, *unknown).startswith("no Moses rules for language 'xx'; known: ")
+    assert fails("evaluate", "run", *source, *unknown).startswith("'xx' is no code of a language")
+    target = fails("train", "mine.yaml", "run=other", "data.target=german")
+    assert target.startswith("data.target: 'german' is no code of a language")
     scored = ["--reference", "corpus/test.de", "--output", "none/out.de"]
     assert fails("evaluate", "run", *source, *scored) == "none: no such directory"
 
@@ -199,6 +201,18 @@ def test_learned_positions_end(fails: Callable[..., str], work: Path) -> None:
     (work / "endless.en").write_text("Spain\n" + "Spain " * 400 + "\n", encoding="utf-8")
     said = fails("translate", "learned", "--source", "endless.en")
     assert re.fullmatch(r"line 2 has \d+ tokens, but the model has 400 learned positions", said)
+
+
+def test_a_language_without_moses_rules_is_scored_without_tokenised_bleu(
+    trained: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ["--source", "corpus/test.en", "--reference", "corpus/test.de", "--language"]
+    printed = {}
+    for language in ("tr", "de"):
+        assert main(["evaluate", "run", *source, language]) == 0
+        printed[language] = capsys.readouterr().out.splitlines()
+    assert printed["tr"][:2] == printed["de"][:2], "BLEU and chrF have no rules of a language here"
+    assert "none (not computed: no Moses rules for language 'tr'" in printed["tr"][2]
 
 
 def test_search_and_device_can_be_chosen(

@@ -248,11 +248,22 @@ def test_text_with_spaces_is_not(lines, caplog):
     assert not caplog.text
 
 
-@pytest.mark.parametrize("language", ["zh", "yue", "de", "th", "ko"])
+@pytest.mark.parametrize("language", ["zh", "yue", "de", "th", "ko", "tr", "pt_BR", "deu", "quz", "iw"])
 def test_known_languages_pass(language):
     check_language(language)
-    with pytest.raises(DataError, match="no Moses rules for language 'german'"):
-        check_language("german")
+
+
+@pytest.mark.parametrize(
+    ("language", "why"),
+    [
+        ("german", "'german' is no code of a language, .*; did you mean 'de'"),
+        ("Turkish", "did you mean 'tr'"),
+        *((code, f"'{code}' is no code of a language") for code in ("jp", "cz", "xx", "", "e1", "deutsch")),
+    ],
+)
+def test_what_is_no_code_of_a_language_is_refused(language: str, why: str) -> None:
+    with pytest.raises(DataError, match=why):
+        check_language(language)
 
 
 def test_codes_with_regions_have_the_rules_of_the_language():

@@ -13,7 +13,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from floater.errors import DataError
 from floater.lab.tasks.measurement import METRICS, Measurement
-from floater.lab.text.languages import CHINESE, UNSPACED, lacks_spaces, primary
+from floater.lab.text.languages import CHINESE, UNSPACED, check_code, lacks_spaces, primary
 from floater.lab.text.moses import normaliser, tokenizer
 
 logger = logging.getLogger(__name__)
@@ -140,16 +140,15 @@ def _tokenizer(language: str | None) -> str:
 
 
 def check_language(language: str) -> None:
-    """Refuse the code of a language whose translations cannot be scored.
+    """Refuse a language of translations that is no code, as its rules of scoring would be those of another.
 
     Raises:
-        DataError: if Moses has no rules for the language, and it is none that is written without spaces.
+        DataError: if it is none; see `check_code`.
     """
     try:
-        tokenizer(language)
+        check_code(language)
     except ValueError as error:
-        if primary(language) not in UNSPACED | {"ko"}:
-            raise DataError(str(error)) from None
+        raise DataError(str(error)) from None
 
 
 def length_bins(measurement: Measurement, edges: Sequence[int]) -> list[dict[str, Any]]:

@@ -34,6 +34,35 @@ def primary(code: str) -> str:
     return str(get_global("language_aliases").get(first, first)).split("_")[0]
 
 
+def check_code(code: str) -> None:
+    """Refuse what is no code of a language.
+
+    A code of three letters is not looked up, as ISO 639-3 has thousands.
+
+    Args:
+        code: as for `primary`.
+
+    Raises:
+        ValueError: if its first part has neither three letters nor is a code of two letters.
+
+    Example:
+        >>> check_code("zh-Hans")
+        >>> check_code("German")
+        Traceback (most recent call last):
+        ValueError: 'German' is no code of a language, as 'de', 'zh-Hans' or 'yue' are; did you mean 'de'?
+    """
+    from babel import Locale
+    from babel.core import get_global
+
+    names, first = Locale("en").languages, re.split("[-_]", code.strip().lower())[0]
+    if re.fullmatch("[a-z]{3}", first) or (
+        len(first) == 2 and {first} & {*names, *get_global("language_aliases")}
+    ):
+        return
+    meant = next((f"; did you mean {key!r}?" for key, name in names.items() if name.lower() == first), "")
+    raise ValueError(f"{code!r} is no code of a language, as 'de', 'zh-Hans' or 'yue' are{meant}")
+
+
 def lacks_spaces(lines: Iterable[str]) -> bool:
     """Return whether text is in scripts that do without spaces, and not split into words.
 

@@ -57,6 +57,10 @@ class Translation(Task):
 
     def check_needs(self, settings: TranslationSettings) -> None:
         self.check(settings)
+        try:
+            check_language(settings.data.target)
+        except DataError as error:
+            raise DataError(f"data.target: {error}") from None
         start = settings.training.warm_start
         if start is not None and not (inside(Path(start), MODEL) / "config.json").is_file():
             raise DataError(f"{start} holds no trained model, which training.warm_start needs")
