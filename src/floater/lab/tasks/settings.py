@@ -187,7 +187,7 @@ class Model:
         """
         bound = self.position_model(site).max_positions
         if bound is not None and length > bound:
-            name = self.config().position_name(site)
+            name = self.config(BYTES + len(SPECIALS)).position_name(site)
             raise PositionError(f"'{name}' has {bound} positions, but {longest}; raise model.max_length")
 
     def config(self, vocab_size: int = 1, **data_fields: Any) -> Any:

@@ -1,13 +1,16 @@
 """The configurations that come with the library, and what one may say."""
 
+import logging
 import shlex
 from pathlib import Path
 
 import pytest
 
+from floater.encodings import PositionError
 from floater.lab.cli import main
 from floater.lab.settings import dump, load, undocumented
 from floater.lab.tasks.language_modeling import LanguageModelingSettings
+from floater.lab.tasks.settings import Model
 
 ROOT = Path(__file__).parents[4]
 CONFIGS = sorted((ROOT / "configs" / "language_modeling").glob("*.yaml"))
@@ -41,3 +44,12 @@ def test_every_setting_is_documented_and_shown(capsys: pytest.CaptureFixture[str
         main(["train", "--help", "language_modeling"])
     said = capsys.readouterr().out
     assert "data.block" in said
+
+
+def test_a_length_that_is_refused_is_all_that_is_said(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    with pytest.raises(PositionError, match="'learned' has 8 positions, but data.block is 32"):
+        Model(position="learned", max_length=8).check_reach(32, "data.block is 32")
+    assert not caplog.records

@@ -254,11 +254,16 @@ def test_a_batch_of_examples_has_any_number_of_tokens(tmp_path: Path, files: Fil
         ),
         (
             {"model": {"position": "learned", "max_length": 9}},
-            r"a training pair has \d+ tokens, more than the learned positions of model.max_length, 9",
+            r"a training pair, line \d+ of \S+train\S+, has \d+ tokens, more than the learned positions of "
+            r"model.max_length, 9",
+        ),
+        (
+            {"model": {"position": "learned", "max_length": 4}},
+            r"a training pair, .* more than the learned positions of model.max_length, 4",
         ),
         (
             {"model": {"position": "learned", "max_length": 9}, "data": {"max_tokens": 9}},
-            r"a validation pair has \d+ tokens, more than the learned positions",
+            r"a validation pair, line \d+ of \S+valid\S+, has \d+ tokens, more than the learned positions",
         ),
         ({"training": {"warm_start": "nothing"}}, "nothing holds no trained model"),
         ({"data": {"vocabulary": "nothing"}}, "nothing: no tokenizer can be read"),

@@ -57,8 +57,8 @@ class Data(TextData):
             memory.
         vocabulary: run directory or tokenizer.json to load; by default a vocabulary is trained.
         vocabulary_size: number of BPE tokens to train; at least 259, the bytes and the special tokens.
-        lowercase: true for a vocabulary that lower-cases all texts, those of later tasks included; one that is
-            loaded must do so.
+        lowercase: true for a vocabulary that lower-cases all texts, those of later tasks included; one that
+            is loaded must do so.
     """
 
     full_sentences: bool = False

@@ -99,9 +99,9 @@ class Translation(Task):
         return replace(TokenPairs.of(examples, processor, settings.data.max_tokens), pairs=None)
 
     def where(self, settings: Any, examples: TokenPairs, index: int, name: str) -> str:
-        return super().where(settings, examples, index, name) + line_of(
-            settings.data, int(examples.kept[index])
-        )
+        part = "valid" if name == "validation" else "train"
+        line = line_of(settings.data, int(examples.kept[index]), part)
+        return super().where(settings, examples, index, name) + line
 
     def kind(self, settings: Any) -> Any:
         return encoder_decoder
@@ -141,18 +141,23 @@ class Translation(Task):
         ):
             longest = max(examples.lengths)
             if bound is not None and longest > bound:
+                where = self.where(settings, examples, list(examples.lengths).index(longest), name)
                 raise DataError(
-                    f"a {name} pair has {longest} tokens, more than {what}, {bound}; raise that"
+                    f"{where} has {longest} tokens, more than {what}, {bound}; raise that"
                     + self.shorten * (name == "training")
                 )
 
     def check(self, settings: TranslationSettings) -> None:
-        zeros = torch.zeros(1, 8, dtype=torch.long)
-        example_positions = Positions.arange(8).but(
-            token=zeros, language=zeros, reordered=zeros, target_length=torch.tensor([8])
+        sites: tuple[Site, ...] = ("self", "decoder", "cross")
+        models = [settings.model.position_model(site) for site in sites]
+        # a shorter table may suffice; the longest pair is compared with it once the data are read
+        length = min([8, *(model.max_positions for model in models if model.max_positions is not None)])
+        zeros = torch.zeros(1, length, dtype=torch.long)
+        example_positions = Positions.arange(length).but(
+            token=zeros, language=zeros, reordered=zeros, target_length=torch.tensor([length])
         )
-        for site in ("self", "decoder", "cross"):
-            settings.model.position_model(site).prepare(example_positions)
+        for model in models:
+            model.prepare(example_positions)
 
     def summary(self, prepared: Prepared) -> str:
         language = prepared.settings.data.target

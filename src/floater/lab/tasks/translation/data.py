@@ -178,20 +178,23 @@ def _files(named: str | list[str] | None) -> list[str]:
     return [named] if isinstance(named, str) else named or []
 
 
-def line_of(data: Data, number: int) -> str:
-    """Return the line and the file of a training pair, for a message, or "" if they are not of text files.
+def line_of(data: Data, number: int, part: str = "train") -> str:
+    """Return the line and the file of a pair, or the tables that it is in, for a message; "" without files.
 
     Args:
         data: settings of the data.
         number: number of the pair, from 0, among those without an empty side.
+        part: "train" or "valid".
     """
-    for source, target in zip(_files(data.train_source), _files(data.train_target), strict=True):
+    sides = (_files(getattr(data, f"{part}_{side}")) for side in ("source", "target"))
+    for source, target in zip(*sides, strict=True):
         for line, pair in enumerate(zip(read_lines(source), read_lines(target), strict=True), start=1):
             if all(side.strip() for side in pair):
                 if number == 0:
                     return f", line {line} of {source},"
                 number -= 1
-    return ""
+    tables = _files(getattr(data, part))
+    return f" of {', '.join(map(str, tables))}" if tables else ""
 
 
 @dataclass(frozen=True, eq=False)
