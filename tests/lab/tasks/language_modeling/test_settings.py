@@ -50,6 +50,6 @@ def test_a_length_that_is_refused_is_all_that_is_said(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    with pytest.raises(PositionError, match="'learned' has 8 positions, but data.block is 32"):
+    with pytest.raises(PositionError, match=r"'learned' has 8 positions, but data\.block is 32"):
         Model(position="learned", max_length=8).check_reach(32, "data.block is 32")
     assert not caplog.records
