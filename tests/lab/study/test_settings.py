@@ -20,6 +20,7 @@ from .small import settings
         ({"models": {"a/b": {"position": "none"}}}, "'a/b'"),
         ({"bins": [20, 10]}, r"bins are \[20, 10\]"),
         ({"level": 1.5}, "level is 1.5"),
+        ({"slurm": {"timeout_min": 3}}, "slurm is {'timeout_min': 3}, which only launcher 'slurm' reads"),
         ({"task": "tagging"}, "short_to_long cuts translation data"),
         ({"tests": {"lengths": {}}}, "'lengths' is the test set of short_to_long"),
         ({"tests": {"validation": {}}}, "'validation' names the runs' own validation"),

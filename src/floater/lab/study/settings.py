@@ -12,7 +12,7 @@ from typing import Any, Literal
 from floater.errors import nearest
 from floater.lab.paths import expand_fields
 from floater.lab.tasks.corpora import cldr
-from floater.lab.training.settings import check_numbers
+from floater.lab.training.settings import check_numbers, check_read, first_changed
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 PAPER_BINS = [low for low, _ in cldr.BINS]
@@ -75,9 +75,9 @@ class ShortToLong:
             ("builtin", self.builtin, ("builtin_test", "builtin_mean")),
             ("source, dataset or builtin", self.enabled, ("cut", "valid", "seed", "token", "unique")),
         ):
-            if not present and (idle := self._changed(names)):
+            if not present and (idle := first_changed(self, names)):
                 raise ValueError(f"{idle} needs {needed}")
-        if self.builtin and (idle := self._changed(("cut", "token", "valid", "unique"))):
+        if self.builtin and (idle := first_changed(self, ("cut", "token", "valid", "unique"))):
             raise ValueError(
                 f"the built-in corpus is cut at {PAPER_BINS[0]} tokens of its own, with a validation of its "
                 f"own: leave out {idle}"
@@ -91,14 +91,6 @@ class ShortToLong:
             raise ValueError(f"token {self.token!r} is not a regular expression: {error}") from None
         if unknown := self.skip.keys() - {*self.source, *self.target, *self.test_source, *self.test_target}:
             raise ValueError(f"skip names {min(unknown)}, which is none of the files")
-
-    def _changed(self, names: Sequence[str]) -> str | None:
-        """Return the first of the named settings that differs from its default; None if none does."""
-        # of a dataclass, plain defaults are the attributes of the class; the others are empty here
-        values, defaults = (
-            {name: getattr(owner, name, None) or None for name in names} for owner in (self, type(self))
-        )
-        return next((name for name in names if values[name] != defaults[name]), None)
 
     @property
     def enabled(self) -> bool:
@@ -264,6 +256,8 @@ class StudySettings:
         paths = ("folder", "settings", "models", "axes", "tests", "checkpoints", "short_to_long")
         expand_fields(self, *paths)
         check_numbers(self, samples=100)
+        if self.launcher != "slurm":
+            check_read(self, ["slurm"], "launcher 'slurm'")
         if not 0 < self.level < 1:
             raise ValueError(f"level is {self.level}; it must be between 0 and 1")
         if not (self.models or self.checkpoints):

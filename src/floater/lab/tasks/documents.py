@@ -67,6 +67,7 @@ class Model(settings.Model):
     """
 
     Config = DocumentsConfig
+    output_embeddings = False
 
     preset: str = "tiny"
     max_length: int = 128

@@ -62,6 +62,7 @@ class Model(settings.Model):
     """
 
     Config = ImageConfig
+    output_embeddings = False
 
     preset: str = "tiny"
     position: settings.PositionName = "rotary_axial"

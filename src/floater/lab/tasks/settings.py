@@ -19,7 +19,7 @@ from floater.lab.paths import expand_fields
 from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE, load_bpe
 from floater.lab.training.paths import files_named
 from floater.lab.training.run import MODEL, VOCABULARY, inside
-from floater.lab.training.settings import TrainingSettings, check_numbers, check_trained_flow
+from floater.lab.training.settings import TrainingSettings, check_numbers, check_read, check_trained_flow
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
 from floater.transformer.stacks import position_model
@@ -139,9 +139,15 @@ class Model:
     )
 
     encoder_decoder: ClassVar[bool] = False
+    output_embeddings: ClassVar[bool] = True
+    """Whether the model has a matrix that predicts tokens, which may be tied to that of its inputs."""
     Config: ClassVar[type[FloaterConfig]] = FloaterConfig
 
     def __post_init__(self) -> None:
+        if not self.encoder_decoder:
+            check_read(self.changes, ["decoder_layers"], "an encoder-decoder (task translation)", "changes.")
+        if not self.output_embeddings:
+            check_read(self.changes, ["tie_word_embeddings"], "a model that predicts tokens", "changes.")
         resolve_position(self, "position")
         self.position_model()
         if self.encoder_decoder:
@@ -234,6 +240,8 @@ class SplitData:
             raise ValueError(
                 f"valid_share {self.valid_share} and test_share {self.test_share} leave nothing for training"
             )
+        if not self.valid_share + self.test_share:
+            check_read(self, ["split_seed"], "a split, by valid_share or test_share,")
 
     def part(self, examples: Sequence[Any], part: str) -> list[Any]:
         """Return the examples of a part, "train", "valid" or "test"; each example has an `id`.

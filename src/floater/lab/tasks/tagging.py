@@ -84,6 +84,8 @@ class Model(settings.Model):
             dependency relations, and `languages` the number of languages.
     """
 
+    output_embeddings = False
+
     preset: str = "tiny"
     position: settings.PositionName = "sinusoidal"
     max_length: int = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,6 +35,49 @@ def check_numbers(section: Any, *, positive: tuple[str, ...] = (), **least: floa
             bound = "positive" if name in positive else f"at least {low}"
             bound = bound if math.isfinite(value) else f"a finite number, {bound}"
             raise ValueError(f"{name} is {value}; it must be {bound}")
+
+
+def first_changed(section: Any, names: Collection[str]) -> str | None:
+    """Return the first of some settings of a section that differs from its default; None if none does.
+
+    Example:
+        >>> first_changed(Flow(update_every=2), ["lr_multiplier", "update_every"])
+        'update_every'
+    """
+    settings = [each.name for each in dataclasses.fields(section) if each.name in names]
+    return next((name for name in settings if getattr(section, name) != default_of(section, name)), None)
+
+
+def default_of(section: Any, name: str) -> Any:
+    """Return the default of a setting of a section."""
+    setting = section.__dataclass_fields__[name]
+    factory = setting.default_factory
+    return setting.default if factory is dataclasses.MISSING else factory()
+
+
+def check_read(section: Any, names: Collection[str], reader: str, prefix: str = "") -> None:
+    """Refuse settings that differ from their defaults, and that nothing reads beside the other settings.
+
+    Args:
+        section: section of the settings.
+        names: names of the settings that are not read.
+        reader: noun for what would read them, for the message.
+        prefix: name of the section with a dot, for the message.
+
+    Raises:
+        ValueError: a setting differs from its default; the message names the setting, its value and the
+            reader.
+
+    Example:
+        >>> check_read(Flow(update_every=2), ["update_every"], "a flow", "flow.")
+        Traceback (most recent call last):
+        ValueError: flow.update_every is 2, which only a flow reads; leave it out, or at 1
+    """
+    if (name := first_changed(section, names)) is not None:
+        value, default = getattr(section, name), default_of(section, name)
+        raise ValueError(
+            f"{prefix}{name} is {value!r}, which only {reader} reads; leave it out, or at {default!r}"
+        )
 
 
 SchedulerName = Literal[

@@ -48,7 +48,7 @@ def write_csv(path: Path, rows: list[tuple[Any, ...]], *names: str) -> Path:
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config = {
+    config: dict[str, Any] = {
         "task": "events",
         "data": {"train": str(folder / "clocks.csv"), "valid_share": 0.2, "max_events": 16},
         "model": {"position_options": {}, "max_length": 64, "components": 4, "changes": SIZES},
@@ -63,6 +63,10 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
+    if parts.get("model", {}).get("goal", "next") != "next":
+        del config["model"]["components"]
+    if "valid" in parts.get("data", {}):
+        del config["data"]["valid_share"]
     return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.events import HUB, TIMES, TYPES, Columns
 from floater.lab.training.contents import Part
-from floater.lab.training.settings import TrainingSettings, check_numbers
+from floater.lab.training.settings import TrainingSettings, check_numbers, check_read
 from floater.transformer.events import EventsConfig
 
 __all__ = ["Columns", "Data", "EventsSettings", "Model"]
@@ -52,6 +52,11 @@ class Data(settings.SplitData):
             raise ValueError("valid is null and valid_share 0; one of them must say what validates")
         if not 0 < self.mask_ratio < 1:
             raise ValueError(f"mask_ratio is {self.mask_ratio}; it must be above 0 and below 1")
+        if self.valid:
+            if self.valid_share:
+                check_read(self, ["valid_share"], "a run without data.valid")
+            if not self.test_share:
+                check_read(self, ["split_seed"], "a split, by test_share,")
 
     def part(self, examples: Sequence[Any], part: str) -> list[Any]:
         """Return the sequences of a part; the share of "valid" is 0 if `valid` names other data."""
@@ -75,6 +80,7 @@ class Model(settings.Model):
     """
 
     Config = EventsConfig
+    output_embeddings = False
 
     preset: str = "tiny"
     max_length: int = 256
@@ -89,6 +95,8 @@ class Model(settings.Model):
         check_numbers(self, components=2)
         if self.gap_feature and self.goal != "next":
             raise ValueError(f"gap_feature goes with the goal 'next', not with '{self.goal}'")
+        if self.goal != "next":
+            check_read(self, ["head", "components"], "the goal 'next'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,3 +132,11 @@ class EventsSettings(settings.RunSettings):
                 f"model.goal is '{self.model.goal}', which goes with "
                 + ("data.columns.type" if self.model.goal == "next" else "data.columns.values")
             )
+        data, by_time = self.data, self.model.position_source == "time"
+        if not by_time:
+            check_read(data, ["time_per_position"], "model.position_source 'time'", "data.")
+        if self.model.goal == "next":
+            check_read(data, ["mask_ratio"], "a goal of values (interpolate, forecast)", "data.")
+        elif not by_time or data.time_per_position is not None:
+            reader = "model.goal 'next', or the median time between events where time_per_position is null,"
+            check_read(data, ["resolution"], reader, "data.")

@@ -1,7 +1,7 @@
 """Training of checkpoints on plain text: shared parts of masked and causal language modelling."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -26,7 +26,7 @@ from floater.lab.text.bpe import for_prompts
 from floater.lab.text.ragged import Ragged
 from floater.lab.training.model import evaluating
 from floater.lab.training.run_trainer import RunTrainer
-from floater.lab.training.settings import TrainingSettings
+from floater.lab.training.settings import TrainingSettings, check_read
 from floater.transformer import FloaterConfig
 
 Texts = Sequence[Sequence[str]]
@@ -66,6 +66,8 @@ class TextSettings(FineTuningSettings):
                 f"{self.data.block}; give shorter rows, or consecutive positions"
             )
         check_block(f"data.block is {self.data.block}", self.data.block, self.training)
+        if self.train != "lora":
+            check_read(self.lora, [each.name for each in fields(self.lora)], "train 'lora'", "lora.")
         if self.train != "all" and self.plug.train != "all":
             raise ValueError(f"train is '{self.train}' and plug.train '{self.plug.train}'; give one of them")
 

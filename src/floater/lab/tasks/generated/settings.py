@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from floater.errors import DataError, nearest
@@ -10,7 +10,7 @@ from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.problems import PROBLEMS
 from floater.lab.tasks.corpora.problems.options import Options
 from floater.lab.tasks.measurement import check_edges
-from floater.lab.training.settings import TrainingSettings, check_numbers
+from floater.lab.training.settings import TrainingSettings, check_numbers, default_of, first_changed
 from floater.transformer.times import Times
 
 __all__ = ["Data", "GeneratedSettings", "Model"]
@@ -34,13 +34,12 @@ class Data(Options):
         if self.longest is not None and self.longest < high:
             raise ValueError(f"longest is {self.longest}; it must be at least the greatest length, {high}")
         read = PROBLEMS[self.problem].options
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if option.name in _OPTIONS - {*read} and value != option.default:
-                raise ValueError(
-                    f"{option.name} is {value}, which problem '{self.problem}' does not read; remove it or "
-                    f"set it to {option.default} (of such options it reads {' and '.join(read) or 'none'})"
-                )
+        if (option := first_changed(self, _OPTIONS - {*read})) is not None:
+            value, default = getattr(self, option), default_of(self, option)
+            raise ValueError(
+                f"{option} is {value}, which problem '{self.problem}' does not read; remove it or "
+                f"set it to {default} (of such options it reads {' and '.join(read) or 'none'})"
+            )
         if (wrong := PROBLEMS[self.problem].refuse(self)) is not None:
             raise ValueError(wrong)
 

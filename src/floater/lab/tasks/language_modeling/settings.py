@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from floater.lab.tasks.settings import Model, RunSettings, check_block, files_of
 from floater.lab.text.bpe import BYTES, SPECIALS
-from floater.lab.training.settings import check_numbers
+from floater.lab.training.settings import check_numbers, check_read
 from floater.transformer.memory import check_memory
 
 
@@ -74,6 +74,10 @@ class Data(TextData):
         if self.full_sentences and (self.memory or not self.pack):
             other = "pack is false" if not self.pack else f"memory is {self.memory}"
             raise ValueError(f"full_sentences is true and {other}; rows either cross documents or do not")
+        if self.vocabulary is not None:
+            check_read(self, ["vocabulary_size"], "a run without data.vocabulary")
+        if self.memory:
+            check_read(self, ["pack"], "a run without data.memory")
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,11 @@ class LanguageModelingSettings(RunSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.objective == "causal":
+            check_read(self.masking, ["rate", "mask", "random"], "objective 'masked'", "masking.")
+            check_read(self.evaluation, ["seed"], "objective 'masked'", "evaluation.")
+        else:
+            check_read(self.evaluation, ["stride"], "objective 'causal'", "evaluation.")
         window, _ = self.evaluation.windows(self.data.block)
         memory = self.data.memory
         later = memory if self.evaluation.memory is None else self.evaluation.memory

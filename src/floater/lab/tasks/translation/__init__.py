@@ -36,6 +36,7 @@ from floater.lab.text.bpe import encode, load_bpe, train_bpe
 from floater.lab.training.files import sealed
 from floater.lab.training.model import configured, load_model, set_reading
 from floater.lab.training.run import MODEL, VOCABULARY, RunPath, inside
+from floater.lab.training.settings import default_of
 from floater.lab.training.warm_start import warm_started
 from floater.positions import Positions
 from floater.transformer import FloaterForConditionalGeneration, encoder_decoder
@@ -83,11 +84,14 @@ class Translation(Task):
                 f"data.vocabulary, {data.vocabulary}, is not that of training.warm_start, {start}; leave "
                 "it out"
             )
-        return (
-            tokenizers[0]
-            if tokenizers
-            else train_bpe(chain(train.source, train.target), data.vocabulary_size)
-        )
+        if not tokenizers:
+            return train_bpe(chain(train.source, train.target), data.vocabulary_size)
+        if data.vocabulary_size not in (default_of(data, "vocabulary_size"), size := len(tokenizers[0])):
+            logger.warning(
+                "data.vocabulary_size %s is not read: the vocabulary of %s has %s tokens",
+                *(f"{data.vocabulary_size:,}", named[0], f"{size:,}"),
+            )
+        return tokenizers[0]
 
     def vocabulary_key(self, settings: TranslationSettings) -> Any:
         trains = settings.training.warm_start is None and settings.data.vocabulary is None

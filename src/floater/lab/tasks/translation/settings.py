@@ -15,7 +15,7 @@ from floater.lab.text.bpe import BYTES, SPECIALS
 from floater.lab.training.contents import Part
 from floater.lab.training.paths import paths_in
 from floater.lab.training.run import MODEL, inside
-from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers
+from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers, check_read
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ class Data:
             raise ValueError("give all of train_source, train_target, valid_source and valid_target")
         if is_table and None in tables:
             raise ValueError("give both train and valid")
+        if self.dataset is None:
+            check_read(self, ["dataset_config"], "data.dataset")
+        if not self.builtin:
+            check_read(self, ["builtin_seed"], "data.builtin")
+        if self.vocabulary is not None:
+            check_read(self, ["vocabulary_size"], "a run without data.vocabulary")
         if self.columns and not is_table:
             raise ValueError("columns names columns of tables, but train and valid are not given")
         if bool(self.languages) != ("language" in self.columns):
@@ -140,6 +146,8 @@ class Training(SmoothedTrainingSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, samples=0, generation_num_beams=1)
+        if self.evaluates == "no":
+            check_read(self, ["samples", "generation_num_beams"], "a validation (eval_strategy)")
 
 
 @dataclass(frozen=True)
