@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from floater.lab.settings import SettingsError, dump, load, make
-from floater.lab.study.grid import grid, merged
+from floater.lab.study.grid import grid
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.short_to_long import TEST
 from floater.lab.tasks.translation import TranslationSettings
@@ -269,7 +269,7 @@ def test_what_a_training_reads_are_its_files(tmp_path: Path, monkeypatch: pytest
     Path("voc").mkdir()
     Path("voc/tokenizer.json").touch()
     common = settings(tmp_path).settings
-    common["data"]["vocabulary"] = "voc"
+    common["data"] = {"vocabulary": "voc"}
     trial = grid(settings(tmp_path / "study", settings=common), "here").trials[0]
     read = contents(trial.settings.files_read())
     sides = {f"data.{part}_{side}" for part in ("train", "valid") for side in ("source", "target")}
@@ -310,7 +310,7 @@ def test_a_test_set_that_cannot_be_scored_is_refused_before_anything_runs(tmp_pa
     asked = settings(
         tmp_path / "study",
         models={"learned": {"max_length": 9}},
-        settings=merged(settings(tmp_path).settings, {"data": {"vocabulary": str(tmp_path / "vocabulary")}}),
+        settings=settings(tmp_path).settings | {"data": {"vocabulary": str(tmp_path / "vocabulary")}},
         tests={"t": {"source": str(tmp_path / "letters"), "reference": str(tmp_path / "two")}},
     )
     with pytest.raises(SettingsError, match=r"has 9 positions, but the longest line of .* has 1\d tokens"):

@@ -268,7 +268,7 @@ def test_a_warm_start_waits_for_the_trial_that_it_starts_from(
         run.study(asked)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "tokenizer.json").write_text("{")
-    common["data"]["vocabulary"] = str(tmp_path / "broken")
+    common["data"] = {"vocabulary": str(tmp_path / "broken")}
     other = settings(tmp_path / "other", models=models, seeds=[1], settings=common)
     caplog.set_level("INFO", "floater")
     failed = run.study(other)

@@ -151,6 +151,28 @@ def test_every_argument_beside_is_one_of_hugging_face_and_no_setting() -> None:
         ("dataloader_num_worker=1", "did you mean 'dataloader_num_workers'?"),
         ("use_cpu=maybe", "'use_cpu' must be bool, not 'maybe'"),
         ("dataloader_num_workers=-1", "dataloader_num_workers is -1; it must be a finite number, at least 0"),
+        (
+            "torch_compile_backend=tensorrt",
+            "torch_compile_backend is 'tensorrt'; it must be one of: inductor",
+        ),
+        ("torch_compile_mode=fast", "torch_compile_mode is 'fast'; it must be one of: default, reduce-over"),
+        ("log_level=loud", "log_level is 'loud'; it must be one of: debug, info"),
+        ("include_num_input_tokens_seen=some", "include_num_input_tokens_seen is 'some'; it must be one of"),
+        (
+            "liger_kernel_config={rope: true}",
+            "which only use_liger_kernel reads; set that, or leave this out",
+        ),
+        (
+            "activation_checkpointing_kwargs={use_reentrant: false}",
+            "which only activation_checkpointing reads",
+        ),
+        ("dataloader_multiprocessing_context=spawn", "which only dataloader_num_workers reads"),
+        ("dataloader_prefetch_factor=2", "which only dataloader_num_workers reads"),
+        ("others={dataloader_num_workers: 1, dataloader_prefetch_factor: 0}", "it must be at least 1"),
+        (
+            "others={activation_checkpointing: true, activation_checkpointing_kwargs: {use_entrant: 1}}",
+            "activation_checkpointing_kwargs has 'use_entrant'; did you mean 'use_reentrant'?",
+        ),
         ("neftune_noise_alpha=.nan", "neftune_noise_alpha is nan; it must be a finite number"),
     ],
 )
@@ -163,6 +185,23 @@ def test_arguments_that_the_trainer_refuses_together_are_one_error(tmp_path: Pat
     settings = TrainingSettings(bf16=True, others={"fp16": True})
     with pytest.raises(DataError, match="training: At most one of fp16 and bf16"):
         arguments(settings, tmp_path, nn.Linear(1, 1), None, False)
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"use_liger_kernel": True}, "training.use_liger_kernel is True, which needs liger-kernel"),
+        ({"fp16": True, "use_cpu": True}, "training.fp16 is True, which only a GPU reads"),
+        ({"debug": "tpu_metrics_debug"}, "training.debug is 'tpu_metrics_debug', which only a TPU reads"),
+        ({"accelerator_config": {"split": True}}, "training: .*unexpected keyword argument 'split'"),
+    ],
+)
+def test_what_this_machine_cannot_serve_is_one_error(
+    tmp_path: Path, others: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("floater.lab.training.other_arguments.is_liger_kernel_available", lambda: False)
+    with pytest.raises(DataError, match=message):
+        arguments(TrainingSettings(others=others), tmp_path, nn.Linear(1, 1), None, False)
 
 
 def test_a_step_is_the_same_on_any_number_of_processes() -> None:

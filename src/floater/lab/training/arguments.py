@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, TrainingArguments
 from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
+from floater.lab.training.other_arguments import check_machine
 from floater.lab.training.schedule import constant, inverse_sqrt, linear, transformers_schedule
 from floater.lab.training.settings import TrainingSettings
 
@@ -94,7 +95,8 @@ def arguments(
         greater: True if higher values of the metric are better.
 
     Raises:
-        DataError: if `TrainingArguments` refuses one of the settings' `others`.
+        DataError: if `TrainingArguments` refuses one of the settings' `others`, or this machine cannot serve
+            it.
     """
     others: dict[str, Any] = {
         "use_cache": True,  # else the Trainer turns the key/value cache off in the model's configuration
@@ -103,7 +105,7 @@ def arguments(
         **training.others,
     }
     try:
-        return TrainingArguments(
+        made = TrainingArguments(
             output_dir=str(run),
             num_train_epochs=training.num_train_epochs,
             max_steps=training.max_steps or -1,
@@ -131,8 +133,10 @@ def arguments(
             ddp_find_unused_parameters=_sometimes_unused(model),
             **others,
         )
-    except (ImportError, OSError, ValueError) as error:  # by the settings' `others`
+    except (ImportError, OSError, TypeError, ValueError) as error:  # by the settings' `others`
         raise DataError(f"training: {first_line(error)}") from error
+    check_machine(made)
+    return made
 
 
 def _sometimes_unused(model: PreTrainedModel) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, get_type_hints
 
 from transformers import TrainingArguments
+from transformers.debug_utils import DebugOption
+from transformers.utils.import_utils import is_liger_kernel_available
 
-from floater.errors import nearest
+from floater.errors import DataError, nearest
 from floater.lab.settings import convert
 
 ARGUMENTS = get_type_hints(TrainingArguments)
@@ -30,6 +32,27 @@ The others follow from the run, or from the Trainer, optimizer and batches of th
 promises: a run that shards its weights (fsdp, deepspeed) cannot resume, and workers that persist
 (dataloader_persistent_workers) keep the epoch that they began in, which masks tokens.
 """
+
+
+_LEVELS = ("debug", "info", "warning", "error", "critical", "passive")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "torch_compile_backend": ("inductor", "eager", "aot_eager", "cudagraphs"),
+    "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+    "dataloader_multiprocessing_context": ("fork", "spawn", "forkserver"),
+    "include_num_input_tokens_seen": (True, False, "all", "non_padding", "no"),
+    "log_level": _LEVELS,
+    "log_level_replica": _LEVELS,
+}
+"""Valid values, without further packages, of arguments that Transformers checks as the training begins."""
+_SWITCHES = {
+    "activation_checkpointing_kwargs": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "gradient_checkpointing",
+    "liger_kernel_config": "use_liger_kernel",
+    "dataloader_multiprocessing_context": "dataloader_num_workers",
+    "dataloader_prefetch_factor": "dataloader_num_workers",
+}
+"""By the name of an argument, the one without which it is not read."""
+_CHECKPOINTING = ("use_reentrant", "preserve_rng_state", "determinism_check", "early_stop", "every_n_layers")
 
 
 def check_others(others: Mapping[str, Any], settings: Collection[str]) -> None:
@@ -59,3 +82,36 @@ def check_others(others: Mapping[str, Any], settings: Collection[str]) -> None:
         convert(ARGUMENTS[name], value, name)
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             raise ValueError(f"{name} is {value}; it must be a finite number, at least 0")
+        if value is not None and value not in CHOICES.get(name, (value,)):
+            valid = ", ".join(map(str, CHOICES[name]))
+            raise ValueError(f"{name} is {value!r}; it must be one of: {valid}")
+        if name.endswith("checkpointing_kwargs") and (unknown := [*{*value} - {*_CHECKPOINTING}]):
+            raise ValueError(f"{name} has '{min(unknown)}'; {nearest(min(unknown), _CHECKPOINTING)}")
+        switch = _SWITCHES.get(name)
+        if value is not None and switch is not None and not others.get(switch):
+            raise ValueError(f"{name} is {value!r}, which only {switch} reads; set that, or leave this out")
+    if others.get("dataloader_prefetch_factor") == 0:
+        raise ValueError("dataloader_prefetch_factor is 0; it must be at least 1")
+
+
+def check_machine(args: TrainingArguments) -> None:
+    """Refuse arguments that need a package or a device that is missing here.
+
+    Args:
+        args: all arguments of the Trainer.
+
+    Raises:
+        DataError: an argument cannot be served, or would do nothing; the message names it.
+    """
+    if args.use_liger_kernel and not is_liger_kernel_available():
+        raise DataError(
+            "training.use_liger_kernel is True, which needs liger-kernel, at least 0.3.0; type: "
+            "pip install liger-kernel"
+        )
+    if args.fp16 and args.device.type == "cpu":
+        raise DataError(
+            "training.fp16 is True, which only a GPU reads: a CPU would compute in float32; leave it out, or "
+            "set training.bf16"
+        )
+    if DebugOption.TPU_METRICS_DEBUG in args.debug and args.device.type != "xla":
+        raise DataError("training.debug is 'tpu_metrics_debug', which only a TPU reads; leave it out")

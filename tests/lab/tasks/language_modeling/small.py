@@ -29,7 +29,7 @@ def write_texts(folder: Path) -> None:
 
 def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config = {
+    config: dict[str, Any] = {
         "task": "language_modeling",
         "objective": "causal",
         "data": {
@@ -51,6 +51,8 @@ def write_config(folder: Path, name: str = "run", **parts: Any) -> Path:
             "average_last": 2,
         },
     }
+    if "vocabulary" in parts.get("data", {}):
+        del config["data"]["vocabulary_size"]
     return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 

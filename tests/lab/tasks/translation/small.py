@@ -36,7 +36,7 @@ def write_config(
     folder: Path, files: Mapping[str, tuple[Path, Path]], name: str = "run", **parts: Any
 ) -> Path:
     """Write a configuration; `parts` are changed keys by section, as in training={"seed": 2}."""
-    config = {
+    config: dict[str, Any] = {
         "data": {
             "train_source": str(files["train"][0]),
             "train_target": str(files["train"][1]),
@@ -59,6 +59,8 @@ def write_config(
     }
     if not {"eval_steps", "eval_strategy"} & parts.get("training", {}).keys():
         config["training"] |= {"eval_strategy": "no"}
+    if "vocabulary" in parts.get("data", {}):
+        del config["data"]["vocabulary_size"]
     return write_run_config(folder / f"{name}.yaml", config, **parts)
 
 

@@ -179,8 +179,8 @@ def test_a_decoder_of_another_encoding_goes_on_with_the_same_one_only() -> None:
 
 def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files: Files) -> None:
     def asked(vocabulary: Path) -> TranslationSettings:
-        parts = {"data": {"vocabulary": str(vocabulary)}, "training": {"warm_start": str(stage1)}}
-        return settings(tmp_path, files, "stage2", **parts)
+        data = {"vocabulary": str(vocabulary)}
+        return settings(tmp_path, files, "stage2", data=data, training={"warm_start": str(stage1)})
 
     vocabulary_before = load_run(stage1, "cpu")[1].get_vocab()
     actual = TASK.processor(asked(stage1), tmp_path / "stage2", pairs(files["train"]))
@@ -188,3 +188,12 @@ def test_a_warm_start_has_its_own_vocabulary(tmp_path: Path, stage1: Path, files
     train_bpe(["another text"], 280).save_pretrained(tmp_path / "other")
     with pytest.raises(DataError, match=r"data.vocabulary, .*other, is not that of training.warm_start"):
         TASK.processor(asked(tmp_path / "other"), tmp_path / "stage2", pairs(files["train"]))
+
+
+@pytest.mark.parametrize("size", [299, 300])
+def test_another_size_of_the_vocabulary_than_that_of_the_warm_start_is_said(
+    size: int, tmp_path: Path, stage1: Path, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = {"data": {"vocabulary_size": size}, "training": {"warm_start": str(stage1)}}
+    TASK.processor(settings(tmp_path, files, "stage2", **parts), tmp_path / "stage2", pairs(files["train"]))
+    assert ("data.vocabulary_size 299 is not read" in caplog.text) == (size == 299)
