@@ -105,7 +105,7 @@ def arguments(
         **training.others,
     }
     try:
-        made = TrainingArguments(
+        args = TrainingArguments(
             output_dir=str(run),
             num_train_epochs=training.num_train_epochs,
             max_steps=training.max_steps or -1,
@@ -135,8 +135,8 @@ def arguments(
         )
     except (ImportError, OSError, TypeError, ValueError) as error:  # by the settings' `others`
         raise DataError(f"training: {first_line(error)}") from error
-    check_machine(made)
-    return made
+    check_machine(args)
+    return args
 
 
 def _sometimes_unused(model: PreTrainedModel) -> bool:

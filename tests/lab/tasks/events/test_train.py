@@ -297,7 +297,7 @@ def test_milliseconds_since_1970_are_trained_on_as_those_since_the_first_event(
         shifted = [(name, time - first[name] + offset, kind) for name, time, kind in rows]
         write_csv(directory / "clocks.csv", shifted, "type")
         run = TASK.train(settings(directory, training={"max_steps": 4}))
-        scores.append(json.loads((run / "result.json").read_text())["nll"])
+        scores.append(result(run)["nll"])
     assert scores[0] == scores[1]
 
 
@@ -314,3 +314,50 @@ def test_a_missing_time_among_milliseconds_is_no_divergence(folder: Path, tmp_pa
         TASK.train(settings(tmp_path))
     assert "learning_rate" not in str(error.value)
     assert not (tmp_path / "run").exists()
+
+
+def scaled_clocks(folder: Path, scale: float) -> Path:
+    """Sequences from time 0, in another unit of time."""
+    first: dict[str, float] = {}
+    rows = [(name, scale * (time - first.setdefault(name, time)), kind) for name, time, kind in clocks(30, 0)]
+    return write_csv(folder / "clocks.csv", rows, "type")
+
+
+def test_times_beyond_the_largest_integer_are_trained_on_as_any_other(tmp_path: Path) -> None:
+    """In units of their own they are the same times, but for rounding."""
+    training = {"max_steps": 2, "save_steps": 2, "average_last": 1, "warmup_steps": 1}
+    scores = []
+    for name, scale in (("small", 1.0), ("large", 2.0**70)):
+        scaled_clocks(tmp_path, scale)
+        run = TASK.train(settings(tmp_path, name, data={"unit": scale}, training=training))
+        scores.append(result(run)["nll"])
+    assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scale", "override", "message"),
+    [
+        (
+            1e290,
+            "data.max_events=16",
+            r"events 0 and 1 are \S+ units apart, infinite in float32; raise data.unit",
+        ),
+        (
+            1e-50,
+            "data.max_events=16",
+            r"events 0 and 1 are \S+ units apart, 0 in float32; lower data.unit, 1",
+        ),
+        (
+            1.0,
+            "data.time_per_position=1e-200",
+            r"positions of 1e-200 each, infinite in float32; raise data.t",
+        ),
+        (1.0, "data.unit=1e-200", r"are \S+ units apart, infinite in float32; raise data.unit, 1e-200"),
+    ],
+)
+def test_times_that_float32_cannot_hold_are_refused(
+    scale: float, override: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scaled_clocks(tmp_path, scale)
+    assert main(["train", str(write_config(tmp_path)), override]) == 2
+    assert re.search(rf"sequence 'u\d+': .*{message}", capsys.readouterr().err.splitlines()[-1])

@@ -220,15 +220,30 @@ def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | No
 
 
 def _read(source: str, data: Data) -> list[EventSequence]:
-    """Read sequences; refuse simultaneous events if times have a density and no resolution."""
+    """Read sequences; refuse times between events that have no density, and no number of the model."""
     sequences = read_sequences(source, data.columns)
-    for sequence in sequences if not (data.resolution or data.columns.values) else ():
-        same = (np.diff(sequence.times) == 0).nonzero()[0]
-        if len(same):
-            raise DataError(
-                f"{source}, sequence '{sequence.id}': events {same[0]} and {same[0] + 1} are at one time, "
-                "which has no density; set data.resolution, the shortest time that the data resolve"
-            )
+    for sequence in sequences if not data.columns.values else ():
+        with np.errstate(over="ignore"):
+            gaps = np.maximum(np.diff(sequence.times) / data.unit, data.resolution)
+            kept = gaps.astype(np.float32)
+        for wrong, what in (
+            (
+                gaps == 0,
+                "are at one time, which has no density; set data.resolution, the shortest time that the data "
+                "resolve",
+            ),
+            (kept == 0, f"are {{:.6g}} units apart, 0 in float32; lower data.unit, {data.unit:g}"),
+            (
+                np.isinf(kept),
+                f"are {{:.6g}} units apart, infinite in float32; raise data.unit, {data.unit:g}",
+            ),
+        ):
+            if wrong.any():
+                index = int(wrong.argmax())
+                raise DataError(
+                    f"{source}, sequence '{sequence.id}': events {index} and {index + 1} "
+                    + what.format(gaps[index])
+                )
     return sequences
 
 
@@ -292,7 +307,7 @@ def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
     """Refuse a model whose predictions depend on later events or on padding."""
     last, padded = {name: part.clone() for name, part in batch.items()}, {}
     last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
-    last["times"][:, -1] += round(100 * model.config.time_per_position * model.config.unit) + 1
+    last["times"][:, -1] += 100.0 * model.config.time_per_position * model.config.unit + 1.0
     for name, part in batch.items():
         empty = part[:, -1:] if name == "times" else torch.zeros_like(part[:, :1])
         padded[name] = torch.cat((part, empty), 1)

@@ -32,7 +32,8 @@ def pieces(sequences: Sequence[EventSequence], config: EventsConfig, *, size: in
         The encoded pieces, with `types` as numbers; `source` contains the pieces.
 
     Raises:
-        DataError: if no event is left to predict, or a sequence has a type that is not in the training set.
+        DataError: if no event is left to predict, a sequence has a type that is not in the training set, or
+            the positions of its times are beyond float32.
 
     Example:
         >>> none = np.zeros((5, 0))
@@ -49,6 +50,15 @@ def pieces(sequences: Sequence[EventSequence], config: EventsConfig, *, size: in
     ]
     if not parts:
         raise DataError(f"{origin} holds no event to predict in {len(sequences)} sequences")
+    step = config.unit * config.time_per_position
+    for part in parts if config.position_source == "time" else ():
+        with np.errstate(over="ignore"):
+            span = np.ptp(part.times) / step
+        if span > np.finfo(np.float32).max:
+            raise DataError(
+                f"{origin}, sequence '{part.id}': {span:.6g} positions of {step:.6g} each, infinite in "
+                "float32; raise data.time_per_position, or data.unit"
+            )
     number = {name: i for i, name in enumerate(config.types or ())}
     for sequence in sequences:
         if unknown := set(sequence.types) - number.keys():
