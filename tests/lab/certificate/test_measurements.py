@@ -23,7 +23,7 @@ import floater
 from floater.errors import DataError
 from floater.lab.certificate import loss
 from floater.lab.certificate.answers import answer
-from floater.lab.certificate.needles import KINDS, haystack
+from floater.lab.certificate.needles import KINDS, TooShort, haystack
 from floater.lab.tasks.finetuning.checkpoint import load_tokenizer
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.text.bpe import train_bpe
@@ -179,12 +179,24 @@ def test_every_needle_is_in_a_text_of_at_most_the_length(tokenizer, length, seed
 
 
 def test_a_text_that_would_be_truncated_is_refused(tokenizer):
-    with pytest.raises(DataError, match="the needles of 'text' take more than"):
-        haystack("text", tokenizer, text(0), 200, [0])
     with pytest.raises(DataError, match="has too few tokens"):
         haystack("text", tokenizer, text(0, 10), 4000, [0])
     with pytest.raises(DataError, match="different words"):
         haystack("words", tokenizer, "one word. " * 500, 2000, [0])
+
+
+@pytest.mark.parametrize("length", [0, 16, 200])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_length_without_room_for_the_needles_names_the_least_one(tokenizer, kind, length):
+    with pytest.raises(
+        TooShort, match=rf"the needles of '{kind}' need \d+ tokens, more than {length}$"
+    ) as error:
+        haystack(kind, tokenizer, text(0), length, [0])
+    least = error.value.least
+    hay = haystack(kind, tokenizer, text(0), least, [0])
+    assert least - len(hay.ids) == max(96, *(len(each.ids) + each.tokens for each in hay.questions))
+    with pytest.raises(TooShort):
+        haystack(kind, tokenizer, text(0), least - 1, [0])
 
 
 def test_a_tokenizer_that_cuts_texts_is_noticed(tokenizer, monkeypatch):

@@ -129,3 +129,23 @@ def test_a_page_says_what_is_missing(tmp_path):
     assert "yarn was refused: no such positions" in page
     assert page.count("<svg") == 1
     assert "http" not in page.replace("http://www.w3.org", "")  # self-contained
+
+
+def test_needles_without_room_are_one_note_of_each_kind(tmp_path):
+    held = record(plain=(2.0, [5.0] * 8, {}), a=(2.0, [2.2] * 8, {}))
+    for kind, name, length, least in (
+        ("filler", "unextended", 32, 411),
+        ("filler", A, 320, 409),
+        ("text", A, 320, 388),
+    ):
+        why = {"refused": f"the needles of '{kind}' need {least} tokens, more than {length}", "least": least}
+        held.results[f"{kind}/{name}/{length}/0"] = why | {"minutes": 0.0}
+    notes = [
+        line
+        for line in write_page(held, [A], "self_extend", tmp_path, "floater extend")
+        if "needles of" in line
+    ]
+    assert notes == [
+        "Not measured: the needles of 'filler' in 32 and 320 tokens; they need 411.",
+        "Not measured: the needles of 'text' in 320 tokens; they need 388.",
+    ]

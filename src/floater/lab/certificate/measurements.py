@@ -26,7 +26,7 @@ from floater.lab.certificate.loss import (
     causal_windows,
     masked_read,
 )
-from floater.lab.certificate.needles import KINDS, TASKS, haystack
+from floater.lab.certificate.needles import KINDS, TASKS, TooShort, haystack
 from floater.lab.certificate.record import Record
 from floater.lab.certificate.subject import Method, Subject
 from floater.lab.study.trial import software
@@ -303,7 +303,9 @@ def _needles(
     seed = (unit.trial, unit.length, [*KINDS].index(unit.kind))
     try:
         hay = haystack(unit.kind, tokenizer, text.text, unit.length, seed)
-    except DataError as error:  # too small for the needles, or a text with too few sentences or words
+    except TooShort as error:
+        return {"refused": first_line(error), "least": error.least}
+    except DataError as error:  # a text with too few sentences or words
         return {"refused": first_line(error)}
     questions = hay.questions
     try:

@@ -75,6 +75,24 @@ class Haystack:
     questions: list[Question]
 
 
+class TooShort(DataError):
+    """A length with too little room for the needles.
+
+    Args:
+        kind: kind of the text.
+        length: number of tokens.
+        least: least number of tokens with room for the needles, a question and its answer.
+    """
+
+    def __init__(self, kind: str, length: int, least: int) -> None:
+        super().__init__(f"the needles of '{kind}' need {least} tokens, more than {length}")
+        self.least = least
+
+
+class _NoRoom(Exception):  # which `haystack` handles
+    """Needles that take more tokens than there is room for; its argument is how many more."""
+
+
 def haystack(
     kind: str, tokenizer: PreTrainedTokenizerFast, text: str, length: int, seed: Sequence[int]
 ) -> Haystack:
@@ -88,10 +106,25 @@ def haystack(
         seed: seed of the random numbers.
 
     Raises:
-        DataError: if a needle would be cut off: the length is too small, the text too short, or the tokenizer
-            cuts texts.
+        TooShort: if the length has no room for the needles.
+        DataError: if a needle would be cut off: the text is too short, or the tokenizer cuts texts.
     """
+    least = length
+    while True:
+        try:
+            hay = _haystack(kind, tokenizer, text, least, seed)
+        except _NoRoom as error:
+            least += error.args[0]
+        else:
+            break
+    if least > length:
+        raise TooShort(kind, length, least)
+    return hay
 
+
+def _haystack(
+    kind: str, tokenizer: PreTrainedTokenizerFast, text: str, length: int, seed: Sequence[int]
+) -> Haystack:
     def ids(words: str) -> list[int]:
         encoded: list[int] = tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
         return encoded
@@ -144,10 +177,14 @@ def _spread(sentences: list[str], needles: Sequence[str]) -> str:
     return " ".join([*parts, *sentences[start:]])
 
 
-def _fit(build: Callable[[int], str], most: int, room: int, size: Callable[[str], int], what: str) -> str:
-    """Find by bisection the longest text `build(n)`, n up to `most`, of at most `room` tokens."""
-    if size(build(0)) > room:
-        raise DataError(f"the needles of '{what}' take more than {room} tokens; choose a greater length")
+def _fit(build: Callable[[int], str], most: int, room: int, size: Callable[[str], int]) -> str:
+    """Find by bisection the longest text `build(n)`, n up to `most`, of at most `room` tokens.
+
+    Raises:
+        _NoRoom: if `build(0)` has more tokens.
+    """
+    if (needed := size(build(0))) > room:
+        raise _NoRoom(needed - room)
     low, high = 0, 1
     while high <= most and size(build(high)) <= room:
         low, high = high, 2 * high
@@ -194,7 +231,7 @@ def _filler(text: str, room: int, size: Callable[[str], int], rng: np.random.Gen
         )
         for value, names, _ in chains
     ]
-    return _fit(build, room, room, size, "filler"), order, asked
+    return _fit(build, room, room, size), order, asked
 
 
 def _real(text: str, room: int, size: Callable[[str], int], rng: np.random.Generator) -> _Written:
@@ -210,7 +247,7 @@ def _real(text: str, room: int, size: Callable[[str], int], rng: np.random.Gener
     def build(count: int) -> str:
         return f"{begin} {_spread(sentences[:count], needles)}"
 
-    written = _fit(build, len(sentences), room, size, "text")
+    written = _fit(build, len(sentences), room, size)
     if size(written) < room // 2:
         raise DataError(f"the text has too few tokens for a text of {room}")
 
@@ -252,7 +289,7 @@ def _words(text: str, room: int, size: Callable[[str], int], rng: np.random.Gene
         listed = " ".join(f"{i}. {word}" for i, word in enumerate(order, 1))
         return f"Some words are common in this list, others are rare. {listed}"
 
-    written = _fit(build, len(others), room, size, "words")
+    written = _fit(build, len(others), room, size)
     if size(written) < 0.8 * room:
         raise DataError(f"the text has too few different words for a list of {room} tokens")
     question = f"Which {COMMON} words are the most common in the list?"

@@ -186,10 +186,20 @@ def missing(record: Record) -> list[str]:
     lines = []
     if left := record.settings.get("left"):
         lines.append(f"Not finished: {left} measurements are left; the same command continues.")
-    refused = {
-        r["refused"] for key, r in record.results.items() if "refused" in r and not key.startswith("loss")
-    }
-    lines += [f"Not measured: {why}." for why in sorted(refused)]
+    least: dict[str, int] = {}
+    lengths: dict[str, set[int]] = {}
+    reasons: dict[str, str] = {}
+    for key, result in record.results.items():
+        kind, _, length, _ = key.split("/")
+        if "least" in result:  # which differs with the numbers that are hidden
+            least[kind] = max(result["least"], least.get(kind, 0))
+            lengths.setdefault(kind, set()).add(int(length))
+        elif "refused" in result and kind != "loss":  # one reason of each kind, as texts and needles vary
+            reasons.setdefault(kind, result["refused"])
+    for kind, tokens in least.items():
+        short = " and ".join(f"{length:,}" for length in sorted(lengths[kind]))
+        lines.append(f"Not measured: the needles of '{kind}' in {short} tokens; they need {tokens:,}.")
+    lines += sorted({f"Not measured: {why}." for why in reasons.values()})
     if record.settings["model"]["kind"] == "masked":
         lines.append(
             "Not measured for a masked model: needles, decoding, and whether a downstream task profits; the "
