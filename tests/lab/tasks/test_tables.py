@@ -109,6 +109,12 @@ def test_a_quoted_cell_of_a_tsv_may_have_tabs_and_lines_that_are_no_rows(tmp_pat
         ("a.csv", b"text,label\na,b,1\n", "line 2: 3 cells.*a cell with the delimiter in it needs quotes"),
         ("a.csv", b'text,label\n"two\nlines",1\n"open,1\n', "line 4: a quote is never closed"),
         ("a.csv", b'text,label\n"a"b,1\n', "line 2: .*a quote within a cell is written twice"),
+        ("a.csv", b'label, text\n1, "b c"\n', "a.csv, line 2, column 'text': a blank precedes the quote of"),
+        ("a.csv", b'label;text\n1;\t"b; c"\n', "line 2, column 'text': a blank precedes the quote of"),
+        ("a.csv", b'label,text\n1,a\n1, "b,\nc"\n', "line 3, column 'text': a blank precedes the quote of"),
+        ("a.csv", b'label, "text"\n1,a\n', "line 1, column '\"text\"': a blank precedes the quote of"),
+        ("a.csv", b"TEXT,label,Text\na,1,b\n", "columns 'TEXT' and 'Text' may both be that of role 'text'"),
+        ("a.jsonl", b'{"text": "a", "Label": 1, "LABEL": 2}', "columns 'Label' and 'LABEL' may both be that"),
         ("a.csv", b"text,label\nsch\xf6n,1\n", "line 2: not UTF-8"),
         ("a.csv", b"a,b\n1,2\n", "no column 'text' or the like; there are: 'a', 'b'; choose one"),
         ("a.csv", b"text,text\na,b\n", "line 1: two columns are named 'text'"),
@@ -171,6 +177,18 @@ def test_columns_are_those_that_are_named(tmp_path: Path) -> None:
         read_table(file, ["text"], {"text": "bdy"})
     with pytest.raises(DataError, match=r"has 'txt', which this task does not read; did you mean 'text'\?"):
         read_table(file, ["text"], {"txt": "body"})
+
+
+@pytest.mark.parametrize("header", ["text,label,Text", "Text,label,text", " TEXT,label,text"])
+def test_a_column_with_the_exact_name_goes_before_others(tmp_path: Path, header: str) -> None:
+    cells = ",".join("exact" if name == "text" else "other" for name in header.split(","))
+    (tmp_path / "a.csv").write_text(f"{header}\n{cells}\n")
+    assert read_table(tmp_path / "a.csv", ["text", "label"]).values["text"] == ["exact"]
+
+
+def test_a_quoted_cell_may_begin_with_a_blank_and_a_quote(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('text,label\n" ""b"" c",1\n b "c" ,1\n')
+    assert read_table(tmp_path / "a.csv", ["text", "label"]).values["text"] == [' "b" c', ' b "c" ']
 
 
 def test_the_place_of_a_row_of_several_files_is_that_in_its_file() -> None:

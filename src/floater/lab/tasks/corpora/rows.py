@@ -36,6 +36,10 @@ def delimited_rows(name: str) -> Iterator[tuple[int, Row]]:
 
     The delimiter is the one of , ; \t and | that occurs most in the header. A TSV whose quotes are not those
     of CSV has literal quotes; one that can be read either way is refused.
+
+    Raises:
+        DataError: if a row has too few or too many cells, or quotes that do not enclose cells; the message
+            names file and line, and the column of a quote after a blank.
     """
     header = next((line for line in iter_lines(name) if line.strip()), "")
     tabs = suffix(name) == ".tsv"
@@ -90,15 +94,25 @@ class _QuotesError(DataError):
 
 def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(sys.maxsize)  # the default, 128 KiB, is less than a book
-    lines = (f"{line}\n" for line in iter_lines(name))
-    reader = csv.reader(lines, delimiter=delimiter, quoting=quoting, strict=True)
+    written: list[str] = []  # lines of the row
+
+    def lines() -> Iterator[str]:
+        for line in iter_lines(name):
+            written.append(f"{line}\n")
+            yield written[-1]
+
+    reader = csv.reader(lines(), delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] = []
     begin = 1
     try:
         for cells in reader:
             line, begin = begin, reader.line_num + 1
+            text = "".join(written)
+            written.clear()
             if not cells:  # a blank line
                 continue
+            if quoting == csv.QUOTE_MINIMAL and delimiter != "\t":  # blanks around tabs are text
+                _check_quotes(f"{name}, line {line}", cells, header or cells, text)
             if not header:
                 header = [cell.strip() for cell in cells]
                 if twice := {cell for cell in header if header.count(cell) > 1}:
@@ -113,6 +127,28 @@ def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]
         unclosed = "unexpected end" in str(error)
         line, what = (begin, "a quote is never closed") if unclosed else (reader.line_num, first_line(error))
         raise _QuotesError(f"{name}, line {line}: {what}; a quote within a cell is written twice") from error
+
+
+def _check_quotes(where: str, cells: list[str], header: list[str], text: str) -> None:
+    """Refuse quotes after blanks, which other programs take for those around a cell.
+
+    Args:
+        where: file and line, for the message.
+        cells: cells of a row.
+        header: names of the columns.
+        text: text of the row.
+
+    Raises:
+        DataError: if a cell begins with blanks and a quote, and quotes do not enclose all of that.
+    """
+    for number, cell in enumerate(cells):
+        quoted = '"' + cell.replace('"', '""') + '"'
+        if cell[:1].isspace() and cell.lstrip().startswith('"') and quoted not in text:
+            column = f"column '{header[number].strip()}'" if number < len(header) else f"cell {number + 1}"
+            raise DataError(
+                f"{where}, {column}: a blank precedes the quote of {shown_value(cell)}; remove the blank, or "
+                "put quotes around all of the cell"
+            )
 
 
 def json_rows(name: str) -> Iterator[tuple[int, Row]]:

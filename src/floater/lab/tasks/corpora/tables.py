@@ -241,10 +241,15 @@ class _Choice:
                 )
             chosen[role] = column
         for role in [role for role in (*self.roles, *self.optional) if role not in chosen]:
-            free = {column.strip().lower(): column for column in header if column not in chosen.values()}
+            free = [column for column in header if column not in chosen.values()]
             guesses = (*self.names.get(role, ()), *ROLES[role])
-            if (guess := next((guess for guess in guesses if guess in free), None)) is not None:
-                chosen[role] = free[guess]
+            if (guess := next((guess for guess in guesses if _spelt(guess, free)), None)) is not None:
+                chosen[role], *others = _spelt(guess, free)
+                if others:
+                    raise DataError(
+                        f"{where}: columns '{chosen[role]}' and '{others[0]}' may both be that of role "
+                        f"'{role}'; choose one: data.columns.{role}=NAME"
+                    )
             elif len(header) == 1 and [*self.roles] == [role]:
                 chosen[role] = header[0]
             elif role not in self.optional:
@@ -254,6 +259,11 @@ class _Choice:
                     f"data.columns.{role}=NAME"
                 )
         return {role: chosen[role] for role in (*self.roles, *self.optional) if role in chosen}
+
+
+def _spelt(name: str, columns: Sequence[str]) -> list[str]:
+    """Return the column with a name, or without one those that differ from it in case and blanks alone."""
+    return [name] if name in columns else [each for each in columns if each.strip().lower() == name]
 
 
 def _table_from_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
