@@ -1,6 +1,7 @@
 """The demo in miniature."""
 
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,20 @@ def test_the_demo_is_a_study_by_length(
     assert after[4] == ""
     assert "".join(after[5:]).startswith("What to expect: floater, the encoding of the paper")
     assert (tmp_path / "report.html").is_file()
+
+
+def test_the_descriptions_have_the_number_of_its_models_and_its_minutes() -> None:
+    """And the title of its report, the help of its command, and the pages that name it."""
+    root = Path(__file__).parents[3]
+    number = {3: "three", 4: "four", 5: "five"}[len(demo.MODELS)]
+    (minutes,) = re.findall(r"about (\d+) minutes", " ".join((demo.demo.__doc__ or "").split()))
+    described = {
+        "README.md": rf"make demo\b.*train {number} position encodings .*: {minutes} minutes on two cores",
+        "docs/start.md": rf"`make demo` trains {number} translation models .*: {minutes} minutes on two",
+        "docs/reference/cli.md": rf"`floater demo` \| trains {number} encodings",
+        "src/floater/lab/cli/commands/demo.py": rf"^...Train {number} position .*: {minutes} minutes on two",
+        "src/floater/lab/study/demo.py": rf"^...`floater demo`: {number} position encodings",
+    }
+    for page, words in described.items():
+        assert re.search(words, (root / page).read_text(encoding="utf-8")), f"{page}: {words}"
+    assert demo.settings(Path("demo")).title.startswith(number.capitalize())
