@@ -208,5 +208,7 @@ def test_a_tokenizer_that_cuts_texts_is_noticed(tokenizer, monkeypatch):
         return encoded
 
     monkeypatch.setattr(type(tokenizer), "__call__", cut)
-    with pytest.raises(DataError, match=r"is truncated: it has 300 tokens .* is lost"):
+    with pytest.raises(
+        DataError, match=r"does not give back .*, a needle of 'filler': it cuts texts, or has no tokens"
+    ):
         haystack("filler", tokenizer, "", 1500, [0])

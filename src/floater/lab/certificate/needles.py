@@ -140,12 +140,13 @@ def _haystack(
         free = needed
     encoded = ids(written)
     read = tokenizer.decode(encoded)
-    lost = [needle for needle in needles if needle not in read]
-    if lost or len(encoded) > room:
+    if lost := [needle for needle in needles if needle not in read]:
         raise DataError(
-            f"a text of {length} tokens for '{kind}' is truncated: it has {len(encoded)} tokens for {room}"
-            + (f", and {lost[0]!r} is lost" if lost else "")
+            f"the tokenizer does not give back {lost[0]!r}, a needle of '{kind}': it cuts texts, or has no "
+            "tokens for some words"
         )
+    if len(encoded) > room:
+        raise DataError(f"a text of {length} tokens for '{kind}' has {len(encoded)} for {room}")
     return Haystack([*first, *encoded], questions)
 
 
