@@ -92,7 +92,10 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(run: Path, files: Files, tmp_pat
             {"decoding": {"beam": 4}},
             "decoding.beam is 4; it must be 1: position model 'pnat' writes all",
         ),
-        ({"training": {"generation_num_beams": 2}}, "training.generation_num_beams is 2; it must be 1"),
+        (
+            {"training": {"generation_num_beams": 2, "eval_steps": 4}},
+            "training.generation_num_beams is 2; it must be 1",
+        ),
     ],
 )
 def test_a_search_over_what_is_written_at_once_is_refused(
