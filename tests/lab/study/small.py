@@ -14,8 +14,9 @@ from floater.lab.study.local_launcher import Started
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.variants import Trial
 
-SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-SIZES |= {"num_hidden_layers": 2, "decoder_layers": 1}
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 2}
+SMALL_MODEL = {"preset": "tiny", "max_length": 1024, "changes": SIZES}
+"""A model that is no translation model, which has a decoder, too."""
 ONE_STEP = {"max_steps": 1, "eval_steps": 1, "save_steps": 1, "save_total_limit": 1, "average_last": 0}
 
 
@@ -25,7 +26,7 @@ def settings(folder: Path, **changes: Any) -> StudySettings:
         "folder": str(folder),
         "settings": {
             "data": {"vocabulary_size": 290},
-            "model": {"preset": "tiny", "max_length": 1024, "changes": dict(SIZES)},
+            "model": {"preset": "tiny", "max_length": 1024, "changes": SIZES | {"decoder_layers": 1}},
             "training": {
                 "learning_rate": 1e-2,
                 "warmup_steps": 3,

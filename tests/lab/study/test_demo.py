@@ -20,7 +20,7 @@ def test_the_demo_is_a_study_by_length(
 
     def smaller(folder: Path) -> object:
         settings = small(folder)
-        settings.settings["model"]["changes"] |= SIZES
+        settings.settings["model"]["changes"] |= SIZES | {"decoder_layers": 1}
         if fails:
             settings.settings["training"]["max_tokens"] = 1
         return settings

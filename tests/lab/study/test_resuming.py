@@ -26,7 +26,7 @@ from floater.lab.tasks.translation import decode
 from floater.lab.training.lengthen import lengthen
 from processes import in_process
 
-from .small import ONE_STEP, run_inline, scores, settings
+from .small import ONE_STEP, SMALL_MODEL, run_inline, scores, settings
 
 MARGIN = decode.MARGIN
 pytestmark = pytest.mark.usefixtures("short_translations")
@@ -86,7 +86,7 @@ def test_files_that_changed_are_noticed(tmp_path: Path, monkeypatch: pytest.Monk
     common = {
         "objective": "masked",
         "data": {"train": str(text), "valid": str(text), "block": 16, "vocabulary_size": 280},
-        "model": settings(tmp_path).settings["model"],
+        "model": SMALL_MODEL,
         "training": ONE_STEP,
     }
     source = tmp_path / "test"

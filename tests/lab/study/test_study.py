@@ -21,7 +21,7 @@ from floater.lab.study.trial import read, software
 from floater.lab.tasks import task
 from floater.lab.training.lock import locked
 
-from .small import ONE_STEP, run_inline, scores, settings
+from .small import ONE_STEP, SMALL_MODEL, run_inline, scores, settings
 
 pytestmark = pytest.mark.usefixtures("short_translations")
 
@@ -93,7 +93,7 @@ def test_windows_of_a_causal_model_are_scored_by_what_was_read_before(
     files = {"train": str(text), "valid": str(text), "documents": "file"}
     common = {
         "data": files | {"block": 16, "vocabulary_size": 280},
-        "model": settings(tmp_path).settings["model"],
+        "model": SMALL_MODEL,
         "training": ONE_STEP,
     }
     asked = settings(

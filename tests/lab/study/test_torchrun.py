@@ -27,7 +27,7 @@ from .small import SIZES, settings
 def trial(folder: Path, budget: Budget) -> tuple[Path, Any]:
     """Run the trial of a study whose steps have two batches of a process, as a launcher does."""
     asked = settings(folder, models={"floater": {}}, seeds=[1])
-    asked.settings["model"]["changes"] = SIZES | {"dropout": 0.0}
+    asked.settings["model"]["changes"] = SIZES | {"decoder_layers": 1, "dropout": 0.0}
     asked.settings["training"] |= {"max_steps": 2, "eval_steps": 2, "batches_per_step": 2, "average_last": 0}
     trials = grid(replace(asked, budget=budget), "small")
     trials.write(budget.threads, budget.processes)

@@ -272,7 +272,8 @@ def test_a_choice_by_a_validation_that_there_is_not_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     common = settings(tmp_path).settings
-    blind = common | {"training": common["training"] | {"eval_strategy": "no", "eval_steps": None}}
+    training = {key: value for key, value in common["training"].items() if key != "samples"}
+    blind = common | {"training": training | {"eval_strategy": "no", "eval_steps": None}}
     with pytest.raises(SettingsError, match=r"none-1e-6-1: tuning chooses by validation, but .* is 'no'"):
         grid(settings(tmp_path, settings=blind, **TUNED), "here")
     monkeypatch.setattr(type(task("translation")), "validation_loss", None)

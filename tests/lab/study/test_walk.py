@@ -17,7 +17,7 @@ from floater.lab.tasks import registry
 from floater.lab.training.run import MODEL
 from processes import in_two_processes
 
-from .small import SIZES, run_inline
+from .small import SIZES, SMALL_MODEL, run_inline
 from .test_twins import read, small, twin_folder
 
 __all__ = ["twin_folder"]
@@ -48,9 +48,8 @@ def shrunk(name: str, folder: Path) -> StudySettings:
         common["data"] |= {} if "vocabulary" in common["data"] else {"vocabulary_size": 300}
         training |= TRANSLATED
     if settings.task in ("translation", "language_modeling"):
-        common["model"] = {"preset": "tiny", "max_length": 1024, "changes": dict(SIZES)}
+        common["model"] = {**SMALL_MODEL, "changes": dict(SIZES)}
     if settings.task == "language_modeling":
-        common["model"]["changes"] = {k: v for k, v in SIZES.items() if k != "decoder_layers"}
         common = merged(common, {"data": {"block": 16, "vocabulary_size": 290}})
         training |= {"keep_steps": [1], "max_tokens": 64, "save_total_limit": 1}
     if settings.task in ("glue", "race", "squad"):

@@ -257,8 +257,8 @@ def test_bad_input_is_named(fails: Says, folder: Path, ahead: str) -> None:
 def test_lower_case_is_that_of_the_vocabulary(
     fails: Says, causal: Path, folder: Path, tmp_path: Path
 ) -> None:
-    config = str(write_config(folder, "lower", data={"lowercase": True}))
-    kept = fails("train", config, f"data.vocabulary={causal}")
+    config = str(write_config(folder, "lower", data={"lowercase": True, "vocabulary": str(causal)}))
+    kept = fails("train", config)
     assert kept.startswith(f"data.lowercase is true, but the vocabulary {causal} keeps upper case")
     lower = tmp_path / "lower"
     train_bpe(["the river"], 270, lowercase=True).save_pretrained(lower)
