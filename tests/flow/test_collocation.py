@@ -164,7 +164,7 @@ def test_a_second_derivative_is_refused_even_if_the_loss_is_linear_in_the_vector
 
 
 def test_an_error_out_of_reach_is_told_in_what_is_accepted(monkeypatch):
-    """Of a flow that amplifies errors less than a tolerance is accepted; the error is more than that."""
+    """The accepted error may be below one tolerance; the message then has the ratio to it, above 1."""
     field, start, times = problem(length=3)
     monkeypatch.setattr(solver, "bound", lambda plan, rtol: 1e-12)
     with pytest.raises(FlowInaccurate) as raised:

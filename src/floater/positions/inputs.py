@@ -120,10 +120,23 @@ def _checked(ids: Tensor, shape: Sequence[int]) -> Tensor:
     return ids
 
 
+def visible_keys(mask: Tensor) -> Tensor:
+    """Return which keys each query sees, (batch, T, S) bool.
+
+    Args:
+        mask: (batch, 1, T, S), bool, or numbers that are added to logits, negative where a key is hidden.
+
+    Example:
+        >>> visible_keys(torch.tensor([[[[0.0, -torch.inf]]]]))
+        tensor([[[ True, False]]])
+    """
+    keys = mask[:, 0]
+    return keys if keys.dtype == torch.bool else keys >= 0
+
+
 def _ids_from_pairs(pairs: Tensor, length: int) -> Tensor:
     """Return the number of keys before it that each new token attends to."""
-    visible = pairs[:, 0, -length:]
-    visible = visible if visible.dtype == torch.bool else visible >= 0
+    visible = visible_keys(pairs[:, :, -length:])
     if length > 1:
         later = visible.triu(1 + visible.shape[-1] - length)
         require(

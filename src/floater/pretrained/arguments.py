@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.positions import Positions, build_positions
+from floater.positions.inputs import visible_keys
 from floater.positions.tracing import refuse_counting
 from floater.pretrained.families import PlugError
 from floater.transformer.base import cached_length
@@ -54,7 +55,9 @@ def token_positions(
         return _built(shape, mask=mask, position_ids=ids, first=first)
     refuse_counting(PlugError)
     if isinstance(mask, Mapping) and "full_attention" in mask:  # a mask for each kind of layer, as in Gemma 3
-        mask = _seen_last(mask["full_attention"], cached + shape[1])
+        mask = mask["full_attention"]
+        if isinstance(mask, Tensor) and mask.ndim == 4:  # the last token sees all but padding
+            mask = visible_keys(mask)[:, -1, : cached + shape[1]]
     if isinstance(mask, Tensor) and mask.ndim == 4 and cache is not None and not windowed:
         return _built(shape, pairs=mask[..., : cached + shape[1]])  # a static cache has more slots
     if mask is not None:
@@ -146,14 +149,6 @@ def _from_mask(mask: Any, shape: Sequence[int], cached: int, name: str) -> Posit
             "them"
         )
     return _built(shape, cached, mask=mask)
-
-
-def _seen_last(mask: Any, slots: int) -> Any:
-    """Return which keys the last tokens see, (batch, slots), which are all but padding, of a causal mask."""
-    if not isinstance(mask, Tensor) or mask.ndim != 4:
-        return mask
-    seen = mask[:, 0, -1, :slots]
-    return seen if seen.dtype == torch.bool else seen >= 0
 
 
 def _device(arguments: Mapping[str, Any]) -> torch.device | None:

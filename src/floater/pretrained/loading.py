@@ -308,8 +308,7 @@ def _shorter(config: Any, base: Mapping[str, Any]) -> tuple[int, int] | None:
 
 def changed_apart(model: Any) -> bool:
     """Return whether a part of a model was plugged or extended, and not as a part of the whole."""
-    parts = [part for part in model.modules() if part is not model]
-    changed = any(plugged(part) is not None or extension_settings(part) is not None for part in parts)
+    changed = any(_changed_itself(part) for part in model.modules() if part is not model)
     return changed or _has_scaled_part(model)
 
 
@@ -331,7 +330,11 @@ def _lengths(config: Any) -> tuple[Any, ...]:
 
 def _is_changed(model: Any) -> bool:
     """Return whether a model or a part of it is plugged, or extended by a method of this library."""
-    return any(plugged(p) is not None or extension_settings(p) is not None for p in model.modules())
+    return any(map(_changed_itself, model.modules()))
+
+
+def _changed_itself(part: Any) -> bool:
+    return plugged(part) is not None or extension_settings(part) is not None
 
 
 @contextmanager

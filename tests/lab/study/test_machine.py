@@ -59,7 +59,7 @@ print(GIB * (own_memory(this) - before))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="of a process of Linux")
 def test_mapped_files_are_not_memory_of_the_process(tmp_path: Path) -> None:
-    """In a small process of its own: a system may take unused pages back from that of the tests."""
+    """In a separate process, as the kernel may reclaim idle pages of the test runner."""
     size = 2**26
     (tmp_path / "mapped").write_bytes(bytes(size))
     command = [sys.executable, "-c", MAPPING, tmp_path / "mapped"]

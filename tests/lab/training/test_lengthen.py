@@ -47,7 +47,7 @@ def train_longer(run: Path) -> Path:
 
 
 def files(run: Path) -> dict[str, bytes]:
-    """What the run is: its settings, data, result, log and final model."""
+    """Return the settings, data, result, log and final model of the run."""
     names = ("config.yaml", "data.json", "result.json", "log.json", "model/*", "vocabulary/*")
     return {str(path): path.read_bytes() for name in names for path in run.glob(name)}
 

@@ -100,7 +100,7 @@ class Source:
 
 
 class Reference(NamedTuple):
-    """What a setting or an option names, to find out whether two name the same examples.
+    """A source of examples in a setting or an option, compared with others for common examples.
 
     Args:
         digest: digest of the file or folder, or the name of another source.

@@ -14,6 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.cache_utils import Cache
 
 from floater.positions import Positions, build_positions
+from floater.positions.inputs import visible_keys
 from floater.positions.tracing import in_context_parallel, refuse_trace
 from floater.pretrained.arguments import check_packed
 from floater.pretrained.extending.caches import KeyPositions, store_positions
@@ -263,7 +264,6 @@ def _first(key: Tensor, mask: Any) -> Tensor:
     if not isinstance(mask, Tensor) or mask.ndim not in (2, 4):
         return key[:, :1]
     if mask.ndim == 4:
-        mask = mask[:, 0, -1]
-        mask = mask if mask.dtype == torch.bool else mask >= 0
+        mask = visible_keys(mask[:, :, -1:])[:, 0]
     visible = mask[:, : key.shape[1]].bool().expand(len(key), -1)
     return key.gather(1, visible.int().argmax(1, keepdim=True))

@@ -86,7 +86,8 @@ class Translation(Task):
             )
         if not tokenizers:
             return train_bpe(chain(train.source, train.target), data.vocabulary_size)
-        if data.vocabulary_size not in (default_of(data, "vocabulary_size"), size := len(tokenizers[0])):
+        size = len(tokenizers[0])
+        if data.vocabulary_size not in (default_of(data, "vocabulary_size"), size):
             logger.warning(
                 "data.vocabulary_size %s is not read: the vocabulary of %s has %s tokens",
                 *(f"{data.vocabulary_size:,}", named[0], f"{size:,}"),
