@@ -72,7 +72,7 @@ def stop(run: Path, alone: Path) -> int:
 def test_one_process_goes_on_where_two_have_stopped(tmp_path: Path) -> None:
     printed = in_two_processes(stop, tmp_path / "run", tmp_path / "other", folder=tmp_path)
     draws = [[line for line in text.splitlines() if line.startswith("draw ")] for text in printed]
-    assert all(text.count("138") == 2 for text in printed)
+    assert all(text.splitlines().count("138") == 2 for text in printed)  # a speed, too, may hold 138
     assert [len(each) for each in draws] == [2, 2]
     assert not {*draws[0]} & {*draws[1]}, "both processes draw the same numbers"
     with pytest.raises(DataError, match="is of 2 processes, and 1 would read other batches; start it with 2"):
