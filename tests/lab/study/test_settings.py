@@ -21,6 +21,7 @@ from .small import settings
         ({"bins": [20, 10]}, r"bins are \[20, 10\]"),
         ({"level": 1.5}, "level is 1.5"),
         ({"slurm": {"timeout_min": 3}}, "slurm is {'timeout_min': 3}, which only launcher 'slurm' reads"),
+        ({"launcher": "slurm", "budget": {"gpus": 0.5}}, "budget.gpus is 0.5, which only launcher 'local'"),
         ({"task": "tagging"}, "short_to_long cuts translation data"),
         ({"tests": {"lengths": {}}}, "'lengths' is the test set of short_to_long"),
         ({"tests": {"validation": {}}}, "'validation' names the runs' own validation"),

@@ -173,6 +173,11 @@ def test_every_argument_beside_is_one_of_hugging_face_and_no_setting() -> None:
             "others={activation_checkpointing: true, activation_checkpointing_kwargs: {use_entrant: 1}}",
             "activation_checkpointing_kwargs has 'use_entrant'; did you mean 'use_reentrant'?",
         ),
+        (
+            "others={gradient_checkpointing: true, gradient_checkpointing_kwargs: {use_reentrant: true}}",
+            "gradient_checkpointing_kwargs has use_reentrant true; the blocks share",
+        ),
+        ("ddp_backend=foo", "ddp_backend is 'foo'; it must be one of: gloo, nccl"),
         ("neftune_noise_alpha=.nan", "neftune_noise_alpha is nan; it must be a finite number"),
     ],
 )

@@ -258,6 +258,8 @@ class StudySettings:
         check_numbers(self, samples=100)
         if self.launcher != "slurm":
             check_read(self, ["slurm"], "launcher 'slurm'")
+        else:  # the executor's parameters ask for them
+            check_read(self.budget, ["memory", "gpus"], "launcher 'local' or 'ray'", "budget.")
         if not 0 < self.level < 1:
             raise ValueError(f"level is {self.level}; it must be between 0 and 1")
         if not (self.models or self.checkpoints):

@@ -36,6 +36,7 @@ promises: a run that shards its weights (fsdp, deepspeed) cannot resume, and wor
 
 _LEVELS = ("debug", "info", "warning", "error", "critical", "passive")
 CHOICES: dict[str, tuple[Any, ...]] = {
+    "ddp_backend": ("gloo", "nccl", "mpi", "xccl", "hccl"),
     "torch_compile_backend": ("inductor", "eager", "aot_eager", "cudagraphs"),
     "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
     "dataloader_multiprocessing_context": ("fork", "spawn", "forkserver"),
@@ -87,6 +88,11 @@ def check_others(others: Mapping[str, Any], settings: Collection[str]) -> None:
             raise ValueError(f"{name} is {value!r}; it must be one of: {valid}")
         if name.endswith("checkpointing_kwargs") and (unknown := [*{*value} - {*_CHECKPOINTING}]):
             raise ValueError(f"{name} has '{min(unknown)}'; {nearest(min(unknown), _CHECKPOINTING)}")
+        if name.endswith("checkpointing_kwargs") and value.get("use_reentrant"):
+            raise ValueError(
+                f"{name} has use_reentrant true; the blocks share what the position model prepared, which "
+                "needs false, the default"
+            )
         switch = _SWITCHES.get(name)
         if value is not None and switch is not None and not others.get(switch):
             raise ValueError(f"{name} is {value!r}, which only {switch} reads; set that, or leave this out")

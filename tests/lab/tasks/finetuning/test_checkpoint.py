@@ -198,6 +198,12 @@ def test_losses_by_hand() -> None:
     assert loss(Spans, torch.tensor([[1, 2]])).item() == pytest.approx(np.log(4) / 2)
 
 
+def test_a_number_of_tokens_beside_a_number_of_examples_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_tokens is 4096, which only per_device_train_batch_size null"):
+        Training(max_tokens=4096)
+    assert Training(max_tokens=4096, per_device_train_batch_size=None).max_tokens == 4096
+
+
 def test_checkpoints_between_updates_of_a_flow_are_refused() -> None:
     model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=8))
     training = Training(save_steps=4, eval_steps=4, flow=Flow(update_every=5))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from floater.lab.training.settings import SchedulerName, TrainingSettings
+from floater.lab.training.settings import SchedulerName, TrainingSettings, check_read
 
 
 @dataclass(frozen=True)
@@ -53,3 +53,8 @@ class Training(TrainingSettings):
     weight_decay: float = 0.1
     save_total_limit: int = 1
     average_last: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.per_device_train_batch_size is not None:
+            check_read(self, ["max_tokens"], "per_device_train_batch_size null")
