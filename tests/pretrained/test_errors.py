@@ -26,7 +26,7 @@ import floater
 from floater.encodings import PositionError
 from floater.pretrained import FAMILIES, PlugError
 
-from . import zoo
+from . import extended, zoo
 
 
 def test_plugging_twice() -> None:
@@ -197,6 +197,15 @@ def test_a_table_keeps_what_is_known_of_the_family(name: str) -> None:
     for model in (listed, tabled):
         zoo.noisy(model)
     assert torch.equal(zoo.output(tabled, **options), zoo.output(listed, **options))
+
+
+@pytest.mark.parametrize("changes", [{}, {"clock": {}}])
+def test_a_part_that_stays_as_it_is_is_named(changes: dict[str, Any]) -> None:
+    model = extended.llava()
+    vision = model.model.vision_tower
+    assert str(floater.plug(model, **changes)).endswith("; unchanged: model.vision_tower (CLIPVisionModel)")
+    assert not any(part._forward_hooks for part in vision.modules())
+    assert "unchanged" not in str(floater.plug(zoo.build("t5")))
 
 
 def test_a_table_of_names_plugs_another_model() -> None:

@@ -113,6 +113,21 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
     return specs
 
 
+def plain_parts(model: nn.Module, specs: Sequence[BodySpec]) -> tuple[str, ...]:
+    """Return the names, with classes, of the Hugging Face models in a model that are apart from its bodies.
+
+    Args:
+        model: the model.
+        specs: its bodies.
+    """
+    plain: dict[str, str] = {}
+    for path, part in model.named_modules():
+        apart = not any(is_inside(spec.path, path) or is_inside(path, spec.path) for spec in specs)
+        if isinstance(part, PreTrainedModel) and apart and not any(is_inside(path, other) for other in plain):
+            plain[path] = f"{path} ({type(part).__name__})"
+    return tuple(plain.values())
+
+
 def is_inside(path: str, outer: str) -> bool:
     """Return whether a part of a model, by its path, is another part or inside it.
 

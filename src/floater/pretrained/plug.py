@@ -19,7 +19,7 @@ from floater.flow.choices import is_count
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.clocks import Clocks, active, add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError
-from floater.pretrained.find import BodySpec, Projection, find_bodies
+from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
 from floater.pretrained.forward import Forward, observe, observers, unobserve
 from floater.pretrained.product import put_into, take_out
@@ -66,6 +66,7 @@ class Report:
         fields: width of each field and names of the projections that share it, by name of the field.
         parameters: number of parameters of fields and starting vectors, or of clocks.
         clocks: number of blocks with a clock.
+        plain: parts that are Hugging Face models of no known family, and stay as they are.
 
     Example:
         >>> print(Report({"64": (64, ("query", "key", "query", "key"))}, 12_700))
@@ -75,16 +76,21 @@ class Report:
     fields: Mapping[str, tuple[int, tuple[str, ...]]]
     parameters: int
     clocks: int = 0
+    plain: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        plain = f"; unchanged: {', '.join(self.plain)}" if self.plain else ""
+        return f"{self._changed()}; {self.parameters:,} parameters{plain}"
+
+    def _changed(self) -> str:
         if self.clocks:
-            return f"a clock in each of {self.clocks} blocks; {self.parameters:,} parameters"
+            return f"a clock in each of {self.clocks} blocks"
         counts = [(width, Counter(names)) for width, names in self.fields.values()]
         fields = (
             f"a field of width {width} for {', '.join(f'{n} {name}' for name, n in names.items())}"
             for width, names in counts
         )
-        return f"{'; '.join(fields)}; {self.parameters:,} parameters"
+        return "; ".join(fields)
 
 
 def plug(
@@ -204,7 +210,8 @@ def plug(
         field: (width, tuple(trajectory.name for trajectory in widths if trajectory.field == field))
         for field, width in field_widths.items()
     }
-    return Report(fields, sum(parameter.numel() for parameter in flows.parameters()))
+    count = sum(parameter.numel() for parameter in flows.parameters())
+    return Report(fields, count, plain=plain_parts(model, specs))
 
 
 def _check_plain(model: nn.Module) -> None:
@@ -234,7 +241,8 @@ def _plug_clocks(
     clocks, state.turns = add_clocks(model, specs, which, chosen, start)
     _attach(model, clocks, state, freeze_model)
     _finish(model, state)
-    return Report({}, sum(parameter.numel() for parameter in clocks.parameters()), len(state.turns))
+    count = sum(parameter.numel() for parameter in clocks.parameters())
+    return Report({}, count, len(state.turns), plain_parts(model, specs))
 
 
 def _attach(model: nn.Module, part: nn.Module, state: PlugState, freeze_model: bool) -> None:
