@@ -11,6 +11,8 @@ import pytest
 from floater.encodings import catalogue
 from floater.lab.settings import load
 from floater.lab.study.grid import grid, merged
+from floater.lab.study.report import write_report
+from floater.lab.study.results import Outcome, Results
 from floater.lab.study.settings import ShortToLong, StudySettings
 
 FOLDER = Path(__file__).parents[3] / "configs" / "study"
@@ -38,7 +40,7 @@ def test_it_says_how_it_is_run(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_its_trials_are_possible(name: str, tmp_path: Path) -> None:
+def test_its_trials_are_possible_and_have_a_report(name: str, tmp_path: Path) -> None:
     """Without the data, which are not here."""
     settings = read(name)
     there = str(FOLDER / f"{name}.yaml")
@@ -50,7 +52,10 @@ def test_its_trials_are_possible(name: str, tmp_path: Path) -> None:
     asked = replace(
         settings, folder=str(tmp_path), settings=common, tests=tests, short_to_long=ShortToLong(), seeds=[1]
     )
-    assert grid(asked, name).trials
+    possible = grid(asked, name)
+    assert possible.trials
+    report = write_report(Results(asked, possible, [Outcome(each, "open") for each in possible.trials]), name)
+    assert settings.title in report.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("problem", ["reverse", "addition"])

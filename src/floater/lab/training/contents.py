@@ -122,9 +122,16 @@ class Reference(NamedTuple):
 
 
 def references(value: Any) -> list[Reference]:
-    """Return what a setting names: a path or the name of a data set, several in a list, or None."""
-    if value is None or isinstance(value, list):
-        return [reference for each in value or [] for reference in references(each)]
+    """Return what a setting names: a path or the name of a data set, several in a list; no number does.
+
+    Example:
+        >>> references(["no/such.txt", 500, None])
+        [Reference(digest='no/such.txt', part='')]
+    """
+    if isinstance(value, list):
+        return [reference for each in value for reference in references(each)]
+    if not isinstance(value, str | Path):
+        return []
     path = file_of(value)
     if not path.exists():
         return [Reference(str(value), "")]
