@@ -58,6 +58,9 @@ def no_link(path: str, flags: int) -> int:
 def write_whole(path: Path, text: str) -> None:
     """Write a text file completely or not at all.
 
+    Raises:
+        OSError: with the name of the file, also of a full disk, of which the system names none.
+
     Example:
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp(), "note.txt")
@@ -67,11 +70,15 @@ def write_whole(path: Path, text: str) -> None:
     """
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
     discard(hidden)
-    with open(hidden, "w", encoding="utf-8", opener=no_link) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(hidden, path)
+    try:
+        with open(hidden, "w", encoding="utf-8", opener=no_link) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(hidden, path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:
