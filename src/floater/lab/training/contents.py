@@ -122,12 +122,16 @@ class Reference(NamedTuple):
 
 
 def references(value: Any) -> list[Reference]:
-    """Return what a setting names: a path or the name of a data set, several in a list; no number does.
+    """Return what a setting names: paths or names of data sets, one or several in a list or by language.
 
     Example:
-        >>> references(["no/such.txt", 500, None])
-        [Reference(digest='no/such.txt', part='')]
+        >>> [reference.digest for reference in references({"de": "no/such.txt", "en": ["hf:ud/ewt"]})]
+        ['no/such.txt', 'hf:ud/ewt']
+        >>> references(500), references(None)
+        ([], [])
     """
+    if isinstance(value, Mapping):
+        value = [*value.values()]
     if isinstance(value, list):
         return [reference for each in value for reference in references(each)]
     if not isinstance(value, str | Path):
