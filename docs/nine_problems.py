@@ -56,16 +56,17 @@ def main_test(of: Scores) -> dict[Key, float]:
 
 
 def by_problem(of: Scores) -> str:
-    """Return means and deviations, a row for each encoding; the best mean of a problem is bold."""
-    problems = [problem for problem in PROBLEMS if any(problem == each for _, each in of)]
-    best = {problem: max(mean(of[key]) for key in of if key[1] == problem) for problem in problems}
+    """Return means and deviations, a row for each encoding; the best mean of a problem, if any, is bold."""
+    means = {problem: {mean(of[key]) for key in of if key[1] == problem} for problem in PROBLEMS}
+    problems = [problem for problem in PROBLEMS if means[problem]]
+    best = {problem: max(means[problem]) for problem in problems if len(means[problem]) > 1}
     lines = []
     for name in dict.fromkeys(name for name, _ in of):
         line = {"encoding": f"`{name}`"}
         for problem in problems:
             values = of.get((name, problem), [])
             text = spread(values, 1) if values else ""
-            line[problem] = f"**{text}**" if values and mean(values) == best[problem] else text
+            line[problem] = f"**{text}**" if values and mean(values) == best.get(problem) else text
         lines.append(line)
     return table(lines)
 

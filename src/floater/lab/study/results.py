@@ -23,7 +23,7 @@ from floater.lab.study.variants import COST, Trial, Variant, last_error
 from floater.lab.tasks import registry
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.measurement import METRICS, Array, Measurement
-from floater.lab.training.contents import Reference, references
+from floater.lab.training.contents import references
 from floater.lab.training.files import read_record
 from floater.lab.training.run import RESULT
 
@@ -209,16 +209,17 @@ class Results:
     @cached_property
     def validating(self) -> list[str]:
         """Return the test sets with examples that also validate a trial, by the contents of their files."""
-        read = list[Reference]()
+        splits = self.grid.task is not None and self.grid.task.reads_tables
+        named = dict[str, Any]()  # once, as each file is read
         for trial in self.grid.trials:
-            data = getattr(trial.settings, "data", None)
-            named = [getattr(data, name, None) for name in ("valid", "valid_source")]
-            splits = self.grid.task is not None and self.grid.task.reads_tables
-            read += references([with_split(each, "valid") if splits and each else each for each in named])
+            for name in ("valid", "valid_source"):
+                value = getattr(getattr(trial.settings, "data", None), name, None)
+                named[repr(value)] = with_split(value, "valid") if splits and value else value
+        read = {*references([*named.values()])}
         return [
             test
             for test, arguments in self.grid.tests.items()
-            if any(one.overlaps(other) for one in references(arguments.get("source")) for other in {*read})
+            if any(one.overlaps(other) for one in references(arguments.get("source")) for other in read)
         ]
 
     @cached_property
