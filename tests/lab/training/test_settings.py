@@ -121,6 +121,8 @@ def test_other_arguments_of_hugging_face_stand_beside_and_are_written_so(tmp_pat
     whole = make_dataclass("Whole", [("training", TrainingSettings)])
     assert make(whole, {}, "here", ["training.use_cpu=true"]).training.others == {"use_cpu": True}
     assert settings.others == {"dataloader_num_workers": 3, "gradient_checkpointing": True}
+    default = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": None}
+    assert make(TrainingSettings, {"others": default}, "here").others == default
     assert "\ndataloader_num_workers: 3\n" in dump(settings)
     config.write_text(dump(settings))
     assert load(TrainingSettings, config) == settings
@@ -176,6 +178,10 @@ def test_every_argument_beside_is_one_of_hugging_face_and_no_setting() -> None:
         (
             "others={gradient_checkpointing: true, gradient_checkpointing_kwargs: {use_reentrant: true}}",
             "gradient_checkpointing_kwargs has use_reentrant true; the blocks share",
+        ),
+        (
+            "others={gradient_checkpointing: true, gradient_checkpointing_kwargs: all}",
+            "gradient_checkpointing_kwargs is 'all'; it must be a mapping",
         ),
         ("ddp_backend=foo", "ddp_backend is 'foo'; it must be one of: gloo, nccl"),
         ("neftune_noise_alpha=.nan", "neftune_noise_alpha is nan; it must be a finite number"),

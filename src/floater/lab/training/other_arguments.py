@@ -86,18 +86,25 @@ def check_others(others: Mapping[str, Any], settings: Collection[str]) -> None:
         if value is not None and value not in CHOICES.get(name, (value,)):
             valid = ", ".join(map(str, CHOICES[name]))
             raise ValueError(f"{name} is {value!r}; it must be one of: {valid}")
-        if name.endswith("checkpointing_kwargs") and (unknown := [*{*value} - {*_CHECKPOINTING}]):
-            raise ValueError(f"{name} has '{min(unknown)}'; {nearest(min(unknown), _CHECKPOINTING)}")
-        if name.endswith("checkpointing_kwargs") and value.get("use_reentrant"):
-            raise ValueError(
-                f"{name} has use_reentrant true; the blocks share what the position model prepared, which "
-                "needs false, the default"
-            )
+        if name.endswith("checkpointing_kwargs") and value is not None:
+            _check_checkpointing(name, value)
         switch = _SWITCHES.get(name)
         if value is not None and switch is not None and not others.get(switch):
             raise ValueError(f"{name} is {value!r}, which only {switch} reads; set that, or leave this out")
     if others.get("dataloader_prefetch_factor") == 0:
         raise ValueError("dataloader_prefetch_factor is 0; it must be at least 1")
+
+
+def _check_checkpointing(name: str, value: Any) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {value!r}; it must be a mapping, as in {{preserve_rng_state: false}}")
+    if unknown := [*{*value} - {*_CHECKPOINTING}]:
+        raise ValueError(f"{name} has '{min(unknown)}'; {nearest(min(unknown), _CHECKPOINTING)}")
+    if value.get("use_reentrant"):
+        raise ValueError(
+            f"{name} has use_reentrant true; the blocks share what the position model prepared, which needs "
+            "false, the default"
+        )
 
 
 def check_machine(args: TrainingArguments) -> None:
