@@ -98,8 +98,8 @@ def check_others(others: Mapping[str, Any], settings: Collection[str]) -> None:
 def _check_checkpointing(name: str, value: Any) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{name} is {value!r}; it must be a mapping, as in {{preserve_rng_state: false}}")
-    if unknown := [*{*value} - {*_CHECKPOINTING}]:
-        raise ValueError(f"{name} has '{min(unknown)}'; {nearest(min(unknown), _CHECKPOINTING)}")
+    if unknown := sorted(map(str, {*value} - {*_CHECKPOINTING})):
+        raise ValueError(f"{name} has '{unknown[0]}'; {nearest(unknown[0], _CHECKPOINTING)}")
     if value.get("use_reentrant"):
         raise ValueError(
             f"{name} has use_reentrant true; the blocks share what the position model prepared, which needs "
