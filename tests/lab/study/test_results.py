@@ -514,3 +514,30 @@ def test_scores_that_were_computed_otherwise_are_not_compared(texts: tuple[str, 
     assert [variant.name for variant in actual.best(Column("lengths", "exact"))] == ["a"] * same
     note = f"Scores of exact with different signatures are not compared: {'; '.join(texts)}."
     assert (note in report._notes(actual)) != same
+
+
+def test_a_study_with_an_axis_has_a_table_with_its_labels_as_columns() -> None:
+    right = {"none-easy": 300, "none-hard": 100, "a-easy": 200, "a-hard": 160}
+    actual = build_study([*right], [1], lambda variant, seed: np.arange(400) % 100 < right[variant] / 4)
+    axes = {"size": {"x": {}}, "problem": {"hard": {}, "easy": {}, "odd": {}}}
+    labelled = [
+        replace(variant, name=f"{model}-x-{label}", model=model, labels=("x", label))
+        for variant in actual.grid.variants
+        for model, label in [variant.name.split("-")]
+    ]
+    outcomes = [
+        replace(outcome, trial=replace(outcome.trial, variant=variant))
+        for outcome, variant in zip(actual.outcomes, labelled, strict=True)
+    ]
+    settings = replace(actual.settings, models=dict.fromkeys(("none", "a")), axes=axes)
+    asked = Results(settings, replace(actual.grid, variants=labelled), outcomes)
+    axis, by_label = tables.by_axis(asked)
+    first = next(iter(by_label.values()))
+    assert (axis, first.head) == ("problem", ["model", "hard", "easy"])
+    assert [[cell.text for cell in row] for row in first.rows] == [
+        ["none-x", "25.0", "75.0"],
+        ["a-x", "40.0 ▲", "50.0 ▼"],
+    ]
+    best = [[cell.text for cell in row if "best" in cell.kind] for row in first.rows]
+    assert best == [["75.0"], ["40.0 ▲"]]
+    assert tables.by_axis(actual) == ("", {})

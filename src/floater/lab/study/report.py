@@ -107,6 +107,7 @@ def page(
     """
     scores = tables.scores(results)
     charts = panels.charts(results) if charts is None else charts
+    axis, by_axis = tables.by_axis(results)
     with figures.themed():
         values: dict[str, Any] = {
             "settings": results.settings,
@@ -117,6 +118,8 @@ def page(
             "scores": scores,
             "stacks": any(outcome.cost.get("position_parameters_of_a_stack") for outcome in results.outcomes),
             "marks": {character for row in scores.rows for cell in row for character in cell.text},
+            "axis": axis,
+            "by_axis": {panels.heading(label): table for label, table in by_axis.items()},
             "others": {panels.heading(label): table for label, table in tables.others(results).items()},
             "compared": tables.compared(results) if results.comparisons else None,
             "tuning": tables.tuning(results) if results.grid.tried else None,

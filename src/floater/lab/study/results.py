@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -275,23 +276,24 @@ class Results:
         scores = [score for o in scored if (score := o.score(column)) is not None]
         return Value(scores, len(scored)) if scores else None
 
-    def best(self, column: Column) -> list[Variant]:
+    def best(self, column: Column, among: Sequence[Variant] | None = None) -> list[Variant]:
         """Return the variants with the best mean in a column, several if tied.
 
         The list is empty if all variants are tied, or if their scores are not comparable.
+
+        Args:
+            column: the column.
+            among: the variants; None for all of the study.
         """
-        means = {
-            variant.name: value.mean
-            for variant in self.grid.variants
-            if (value := self.value(variant, column))
-        }
+        variants = self.grid.variants if among is None else among
+        means = {variant.name: value.mean for variant in variants if (value := self.value(variant, column))}
         if not means or column.greater is None or len(set(means.values())) == 1 < len(means):
             return []
-        first, *others = [variant for variant in self.grid.variants if variant.name in means]
+        first, *others = [variant for variant in variants if variant.name in means]
         if not all(self.comparable(first, other, column) for other in others):
             return []
         top = (max if column.greater else min)(means.values())
-        return [variant for variant in self.grid.variants if means.get(variant.name) == top]
+        return [variant for variant in variants if means.get(variant.name) == top]
 
     def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
         """Return whether the scores of two variants answer the same questions and are computed alike.

@@ -47,6 +47,38 @@ def scores(results: Results) -> Table:
     return Table([*head, "seeds", "tokens/s", "MiB", "minutes"], table)
 
 
+def by_axis(results: Results) -> tuple[str, dict[str, Table]]:
+    """Return the axis with the most labels, and a table for each main score with a column for each label.
+
+    The best mean of a label is bold. A label without scores has no column, and a score of one label no table.
+    """
+    axes = results.settings.compared_axes
+    axis = max(axes, key=lambda name: len(axes[name]), default="")
+    if len(axes.get(axis, ())) < 2:
+        return "", {}
+    index, rows = [*axes].index(axis), dict[str, dict[str, Variant]]()
+    for variant in results.by_key.values():
+        labels = [*variant.labels]
+        name = variant.key.removesuffix("-".join(("", *labels)))
+        label = labels.pop(index)
+        rows.setdefault("-".join((name, *labels)), {})[label] = variant
+    tables = {}
+    for column in results.columns():
+        head, lines = ["model"], [[Cell(name)] for name in rows]
+        for label in axes[axis]:
+            there = [by_label.get(label) for by_label in rows.values()]
+            variants = [variant for variant in there if variant is not None]
+            if not any(results.value(variant, column) for variant in variants):
+                continue  # as of a task of GLUE that has another metric
+            head.append(label)
+            best, missing = results.best(column, variants), Cell(EMPTY, values={"": None})
+            for line, each in zip(lines, there, strict=True):
+                line.append(_score(results, each, column, each in best) if each else missing)
+        if len(head) > 2:
+            tables[column.label] = Table(head, lines)
+    return axis, tables
+
+
 def others(results: Results) -> dict[str, Table]:
     """Return a table for each metric besides the first of each test set, by the metric's label."""
     columns = [column for column in results.columns(None) if column not in results.columns()]
