@@ -193,7 +193,7 @@ class Results:
         if self.baseline is not None:
             return self.baseline.name
         base = next(iter(self.references.values()), None)
-        return "" if base is None else base.key.removesuffix("".join(f"-{label}" for label in base.labels))
+        return "" if base is None else base.base_name
 
     @property
     def lengths(self) -> str:

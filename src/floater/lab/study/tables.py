@@ -59,9 +59,8 @@ def by_axis(results: Results) -> tuple[str, dict[str, Table]]:
     index, rows = [*axes].index(axis), dict[str, dict[str, Variant]]()
     for variant in results.by_key.values():
         labels = [*variant.labels]
-        name = variant.key.removesuffix("-".join(("", *labels)))
         label = labels.pop(index)
-        rows.setdefault("-".join((name, *labels)), {})[label] = variant
+        rows.setdefault("-".join((variant.base_name, *labels)), {})[label] = variant
     tables = {}
     for column in results.columns():
         head, lines = ["model"], [[Cell(name)] for name in rows]

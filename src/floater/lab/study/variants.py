@@ -40,6 +40,11 @@ class Variant:
         """Return the name without the tuned label, by which the variant is compared."""
         return self.name if self.tuned is None else self.name.removesuffix(f"-{self.tuned}")
 
+    @property
+    def base_name(self) -> str:
+        """Return the name without the labels on the axes."""
+        return self.key.removesuffix("".join(f"-{label}" for label in self.labels))
+
 
 @dataclass(frozen=True)
 class Trial:

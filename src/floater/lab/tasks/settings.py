@@ -140,7 +140,7 @@ class Model:
 
     encoder_decoder: ClassVar[bool] = False
     output_embeddings: ClassVar[bool] = True
-    """Whether the model has output embeddings, which may be tied to its input embeddings."""
+    """True if the model has output embeddings, which can be tied to its input embeddings."""
     Config: ClassVar[type[FloaterConfig]] = FloaterConfig
 
     def __post_init__(self) -> None:
