@@ -4,7 +4,8 @@ from floater._hf import OLDEST as _OLDEST  # noqa: F401  (it refuses a missing T
 from floater.pretrained.exporting import Export, ExportError, export, plain_model
 from floater.pretrained.extending import ExtendError, Extension, FactorSearch, extend, search_factors
 from floater.pretrained.families import FAMILIES, PlugError
-from floater.pretrained.plug import Report, bake, plug, unplug
+from floater.pretrained.plug import bake, plug, unplug
+from floater.pretrained.report import Report
 from floater.pretrained.saving import load, save
 
 __all__ = [

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.pretrained.extending.install import extension_settings
-from floater.pretrained.plug import plugged
+from floater.pretrained.plugged import plugged
 
 CARD = "README.md"
 

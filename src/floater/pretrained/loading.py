@@ -45,7 +45,9 @@ from floater.pretrained.extending.watch import Watch
 from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_config
 from floater.pretrained.forward import observe, observers
-from floater.pretrained.plug import GUARD, UNSAVED, Refusal, bake, inner, plug, plugged, plugged_around
+from floater.pretrained.host import UNSAVED, Refusal, inner
+from floater.pretrained.plug import bake, plug
+from floater.pretrained.plugged import GUARD, plugged, plugged_around
 from floater.pretrained.restoring import missing_extension, missing_flow, restore
 from floater.pretrained.saving import check_same, readable
 from floater.pretrained.weight_names import rename_weights

@@ -2,95 +2,36 @@
 
 from __future__ import annotations
 
-import copy
 import sys
-import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from floater.encodings.checks import chosen_blocks, one_of
 from floater.flow.choices import is_count
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import Clocks, active, add_clocks, clock_options
+from floater.pretrained.clocks import add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
-from floater.pretrained.forward import Forward, observe, observers, unobserve
+from floater.pretrained.forward import observe
+from floater.pretrained.host import (
+    UNSAVED,
+    allow_to_run,
+    device_of,
+    inner,
+    keep_weights,
+    rename,
+    warn_of_adapters,
+)
+from floater.pretrained.plugged import PlugState, flows_of, plug_state, plugged, plugged_around, record
 from floater.pretrained.product import put_into, take_out
+from floater.pretrained.report import Report
 from floater.transformer.base import FloaterPreTrainedModel
 
-GUARD = "floater: this model has a FLOATER flow; import floater before the model is loaded"
-"""Entry of a plugged model's `fusion_config`; see `floater.pretrained.loading`."""
-
-UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained it, then name that folder"
-"""The `name_or_path` of a changed model. PEFT writes it into adapters as their base, and the directory that
-the model was loaded from contains the unchanged one."""
-
-
 _LENGTH = 512
-_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
-
-
-@dataclass
-class PlugState:
-    """The changes that `plug` made to a model, for `unplug`.
-
-    Args:
-        options: arguments of `plug` by name, as plain values.
-        injections: each projection with its injection and the handle of its hook.
-        turns: handles of the hooks of clocks.
-        forwards: functions of the bodies' forward passes, with the observer of each.
-        frozen: parameters that were trainable before.
-        origin: `name_or_path` of the model before it was plugged.
-    """
-
-    options: dict[str, Any]
-    injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
-    turns: list[RemovableHandle] = field(default_factory=list)
-    forwards: list[tuple[Forward, Body]] = field(default_factory=list)
-    frozen: list[nn.Parameter] = field(default_factory=list)
-    origin: str | None = None
-
-
-@dataclass(frozen=True)
-class Report:
-    """Summary of a plugged model: fields, projections and parameters.
-
-    Args:
-        fields: width of each field and names of the projections that share it, by name of the field.
-        parameters: number of parameters of fields and starting vectors, or of clocks.
-        clocks: number of blocks with a clock.
-        plain: parts that are Hugging Face models of no known family, and stay as they are.
-
-    Example:
-        >>> print(Report({"64": (64, ("query", "key", "query", "key"))}, 12_700))
-        a field of width 64 for 2 query, 2 key; 12,700 parameters
-    """
-
-    fields: Mapping[str, tuple[int, tuple[str, ...]]]
-    parameters: int
-    clocks: int = 0
-    plain: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        plain = f"; unchanged: {', '.join(self.plain)}" if self.plain else ""
-        return f"{self._changed()}; {self.parameters:,} parameters{plain}"
-
-    def _changed(self) -> str:
-        if self.clocks:
-            return f"a clock in each of {self.clocks} blocks"
-        counts = [(width, Counter(names)) for width, names in self.fields.values()]
-        fields = (
-            f"a field of width {width} for {', '.join(f'{n} {name}' for name, n in names.items())}"
-            for width, names in counts
-        )
-        return "; ".join(fields)
 
 
 def plug(
@@ -352,86 +293,6 @@ def bake(model: nn.Module, length: int) -> None:
     record(model, {**state.options, "baked": length})
 
 
-def plugged(model: nn.Module) -> PlugState | None:
-    """Return the record of `plug` for a model; None if it is not plugged.
-
-    Raises:
-        PlugError: if it is not a module, but for example the name of a checkpoint.
-    """
-    if not isinstance(model, nn.Module):
-        raise PlugError(f"the model is a {type(model).__name__}; it must be a model of transformers")
-    state: PlugState | None = model.__dict__.get("_floater_plug")
-    return state
-
-
-def plug_state(model: nn.Module) -> PlugState:
-    """Return the record of `plug` for a model.
-
-    Raises:
-        PlugError: if the model is not plugged.
-
-    Example:
-        >>> plug_state(nn.Identity())
-        Traceback (most recent call last):
-        floater.pretrained.families.PlugError: this Identity is not plugged; plug it first
-    """
-    state = plugged(model)
-    if state is None:
-        raise PlugError(f"this {type(model).__name__} is not plugged; plug it first")
-    return state
-
-
-def inner(model: nn.Module) -> nn.Module:
-    """Return the Hugging Face model inside a compiled or a PEFT model.
-
-    Raises:
-        PlugError: if it is wrapped for training on several devices, where new weights would not take part.
-    """
-    if (wrapper := type(model).__name__) in _WRAPPERS:
-        raise PlugError(f"the model is a {wrapper}; change the model first, and wrap it then")
-    model = getattr(model, "_orig_mod", model)
-    base = getattr(model, "get_base_model", None)
-    return base() if callable(base) else model
-
-
-def warn_of_adapters(model: nn.Module, part: str, how: str) -> None:
-    """Warn that files of the adapters that a PEFT model has already will lack a new part with weights."""
-    if hasattr(getattr(model, "_orig_mod", model), "get_base_model"):
-        warnings.warn(
-            f"the files of this model's adapters will lack the weights of '{part}': save them with the whole "
-            f"model, or {how} before get_peft_model, with modules_to_save=[{part!r}]",
-            stacklevel=3,
-        )
-
-
-def plugged_around(model: nn.Module) -> nn.Module | None:
-    """Return the plugged model that has the flow of a model's body and is not in the model; None if none."""
-    parts = list(model.modules())
-    bodies = (body for part in parts for body in observers(part) if isinstance(body, Body))
-    return next((body.root for body in bodies if not any(body.root is part for part in parts)), None)
-
-
-def flows_of(model: nn.Module) -> Flows:
-    """Return the flows of a plugged model.
-
-    Raises:
-        PlugError: if it has clocks.
-    """
-    part = trained_part(model)
-    if isinstance(part, Clocks):
-        raise PlugError(
-            f"this {type(model).__name__} has a clock, whose times depend on the text: there is no vector of "
-            "a position to bake or to show"
-        )
-    return part
-
-
-def trained_part(model: nn.Module) -> Flows | Clocks:
-    """Return the flows or the clocks of a plugged model."""
-    trained: Flows | Clocks = active(model.floater)
-    return trained
-
-
 def _sites(specs: Sequence[BodySpec]) -> list[str]:
     """Return names of the bodies that do not depend on the head of the model."""
     if len(specs) == 1:
@@ -441,71 +302,3 @@ def _sites(specs: Sequence[BodySpec]) -> list[str]:
         if sum(cross) == 1:
             return ["decoder" if reads else "encoder" for reads in cross]
     return [spec.path.replace(".", "_") or "model" for spec in specs]
-
-
-def device_of(model: nn.Module) -> Any:
-    """Return the device of the first parameter that is there, not offloaded; None if there is none."""
-    return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
-
-
-class Refusal:
-    """An observer that refuses the forward passes of a model that lacks the flow of its configuration."""
-
-    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse a forward pass."""
-        raise PlugError(
-            f"this {type(model).__name__} was made without the flow that its configuration has: make it by "
-            "from_config of its Auto class, or load it by from_pretrained"
-        )
-
-    def leave(self, output: Any) -> None:
-        """Do nothing."""
-
-
-def allow_to_run(model: nn.Module) -> None:
-    """Let a model and its parts run: remove each `Refusal`."""
-    for part in model.modules():
-        for observer in observers(part):
-            if isinstance(observer, Refusal):
-                unobserve(part, observer)
-
-
-def keep_weights(added: nn.Module) -> None:
-    """Mark a part added to a model as initialised, or the model's `init_weights` would overwrite it."""
-    for module in added.modules():
-        module._is_hf_initialized = True  # type: ignore[assignment]
-
-
-def rename(model: Any, name: str) -> str | None:
-    """Set the `name_or_path` of a model and of the base of its adapters; return the one before, if any."""
-    for adapter in (getattr(model, "peft_config", None) or {}).values():
-        adapter.base_model_name_or_path = name
-    before: str | None = model.__dict__.get("name_or_path")
-    if before is not None:
-        model.name_or_path = name
-    return before
-
-
-def record(model: nn.Module, options: dict[str, Any] | None) -> None:
-    """Record the options of `plug` in a copy of the model's configuration, as models may share the original.
-
-    Args:
-        model: model that gets the copy of its configuration.
-        options: arguments of `plug` by name, and `baked`; None if the model is not plugged.
-    """
-    config = getattr(model, "config", None)
-    if config is None:
-        return
-    copied = copy.copy(config)
-    for module in model.modules():
-        if module.__dict__.get("config") is config:
-            module.config = copied
-    fusions = dict(getattr(copied, "fusion_config", None) or {})
-    fusions.pop(GUARD, None)
-    for name in ("floater", "fusion_config"):
-        copied.__dict__.pop(name, None)
-    if options is not None:
-        copied.floater = options
-        fusions[GUARD] = True
-    if fusions:
-        copied.fusion_config = fusions

@@ -10,7 +10,7 @@ from torch import Tensor
 from floater.pretrained.extending.install import KEY, check, extension_settings, install
 from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_config, read_weights
-from floater.pretrained.plug import plugged, record
+from floater.pretrained.plugged import plugged, record
 from floater.pretrained.saving import fill
 from floater.transformer.alignment import align
 

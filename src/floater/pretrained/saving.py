@@ -24,7 +24,9 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_object, read_tensors
 from floater.pretrained.flows import Flows
-from floater.pretrained.plug import bake, inner, plug, plug_state, plugged, trained_part, unplug
+from floater.pretrained.host import inner
+from floater.pretrained.plug import bake, plug, unplug
+from floater.pretrained.plugged import plug_state, plugged, trained_part
 from floater.transformer.alignment import align
 
 MOST_BLOCKS = 10_000

@@ -20,7 +20,8 @@ from floater.pretrained.exporting.plain import check_whole, without_record
 from floater.pretrained.extending import rotary
 from floater.pretrained.extending.install import HALVES, extension_settings
 from floater.pretrained.find import find_bodies
-from floater.pretrained.plug import flows_of, inner, plug_state, plugged
+from floater.pretrained.host import inner
+from floater.pretrained.plugged import flows_of, plug_state, plugged
 
 _FILE = "modeling_floater"
 

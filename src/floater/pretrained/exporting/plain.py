@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.extending import biases, clex, native, rotary
 from floater.pretrained.extending.install import KEY, NOTE, PLAIN, extension_settings
-from floater.pretrained.plug import inner, plugged
+from floater.pretrained.host import inner
+from floater.pretrained.plugged import plugged
 from floater.transformer.base import FloaterPreTrainedModel
 
 

@@ -19,7 +19,8 @@ from floater.pretrained.extending.methods import choose_method
 from floater.pretrained.extending.model_positions import find_positions
 from floater.pretrained.extending.transaction import transaction
 from floater.pretrained.extending.trial import Trial, check_extended
-from floater.pretrained.plug import UNSAVED, inner, plugged, rename, warn_of_adapters
+from floater.pretrained.host import UNSAVED, inner, rename, warn_of_adapters
+from floater.pretrained.plugged import plugged
 from floater.transformer.base import FloaterPreTrainedModel
 
 

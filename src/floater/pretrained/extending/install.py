@@ -21,7 +21,7 @@ from floater.pretrained.extending.transaction import copy_configs
 from floater.pretrained.extending.watch import Watch
 from floater.pretrained.find import find_bodies
 from floater.pretrained.flows import refresh
-from floater.pretrained.plug import allow_to_run, device_of, keep_weights
+from floater.pretrained.host import allow_to_run, device_of, keep_weights
 
 KEY = "floater_extension"
 """Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""

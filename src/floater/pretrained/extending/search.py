@@ -17,7 +17,7 @@ from floater.encodings.relative.waves import frequencies
 from floater.flow.choices import is_count
 from floater.pretrained.extending import native, rotary
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.plug import inner
+from floater.pretrained.host import inner
 
 STARTS = ("linear", "ntk", "yarn")
 """Scalings whose divisors begin the search."""

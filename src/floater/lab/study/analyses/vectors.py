@@ -27,7 +27,7 @@ from floater.lab.study.analyses.subject import (
     position_models,
 )
 from floater.lab.study.analyses.untrained import example_positions
-from floater.pretrained.plug import flows_of, plugged, trained_part
+from floater.pretrained.plugged import flows_of, plugged, trained_part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

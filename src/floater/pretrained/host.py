@@ -1,0 +1,83 @@
+"""The Hugging Face model that gets a new part: found in its wrappers, renamed, refused or allowed to run."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import nn
+
+from floater.pretrained.families import PlugError
+from floater.pretrained.forward import observers, unobserve
+
+UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained it, then name that folder"
+"""The `name_or_path` of a changed model. PEFT writes it into adapters as their base, and the directory that
+the model was loaded from contains the unchanged one."""
+
+_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
+
+
+def inner(model: nn.Module) -> nn.Module:
+    """Return the Hugging Face model inside a compiled or a PEFT model.
+
+    Raises:
+        PlugError: if it is wrapped for training on several devices, where new weights would not take part.
+    """
+    if (wrapper := type(model).__name__) in _WRAPPERS:
+        raise PlugError(f"the model is a {wrapper}; change the model first, and wrap it then")
+    model = getattr(model, "_orig_mod", model)
+    base = getattr(model, "get_base_model", None)
+    return base() if callable(base) else model
+
+
+def device_of(model: nn.Module) -> Any:
+    """Return the device of the first parameter that is there, not offloaded; None if there is none."""
+    return next((p.device for p in model.parameters() if p.device.type != "meta"), None)
+
+
+def keep_weights(added: nn.Module) -> None:
+    """Mark a part added to a model as initialised, or the model's `init_weights` would overwrite it."""
+    for module in added.modules():
+        module._is_hf_initialized = True  # type: ignore[assignment]
+
+
+def rename(model: Any, name: str) -> str | None:
+    """Set the `name_or_path` of a model and of the base of its adapters; return the one before, if any."""
+    for adapter in (getattr(model, "peft_config", None) or {}).values():
+        adapter.base_model_name_or_path = name
+    before: str | None = model.__dict__.get("name_or_path")
+    if before is not None:
+        model.name_or_path = name
+    return before
+
+
+def warn_of_adapters(model: nn.Module, part: str, how: str) -> None:
+    """Warn that files of the adapters that a PEFT model has already will lack a new part with weights."""
+    if hasattr(getattr(model, "_orig_mod", model), "get_base_model"):
+        warnings.warn(
+            f"the files of this model's adapters will lack the weights of '{part}': save them with the whole "
+            f"model, or {how} before get_peft_model, with modules_to_save=[{part!r}]",
+            stacklevel=3,
+        )
+
+
+class Refusal:
+    """An observer that refuses the forward passes of a model that lacks the flow of its configuration."""
+
+    def enter(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse a forward pass."""
+        raise PlugError(
+            f"this {type(model).__name__} was made without the flow that its configuration has: make it by "
+            "from_config of its Auto class, or load it by from_pretrained"
+        )
+
+    def leave(self, output: Any) -> None:
+        """Do nothing."""
+
+
+def allow_to_run(model: nn.Module) -> None:
+    """Let a model and its parts run: remove each `Refusal`."""
+    for part in model.modules():
+        for observer in observers(part):
+            if isinstance(observer, Refusal):
+                unobserve(part, observer)
