@@ -106,6 +106,14 @@ def test_sums_follow_a_cache_that_is_cropped() -> None:
     assert torch.equal(looked, model.generate(ids, max_new_tokens=6, min_new_tokens=6, do_sample=False))
 
 
+@torch.no_grad()
+def test_drafts_of_the_first_blocks_alone_change_nothing() -> None:
+    model, ids = stirred("llama"), zoo.text(1, 7)
+    steps = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    drafted = model.generate(ids, **steps, assistant_early_exit=1)
+    assert torch.equal(drafted, model.generate(ids, **steps))
+
+
 def test_files_hold_the_clock(tmp_path: Path) -> None:
     model, ids = stirred("llama", "signed"), zoo.text()
     expected = zoo.output(model, input_ids=ids)

@@ -117,7 +117,7 @@ class Turn:
             )
         layers: list[Any] = cache.layers
         while len(layers) < self.blocks:
-            kind: Any = cache.layer_class_to_replicate
+            kind: Any = cache.layer_class_to_replicate or DynamicLayer  # None: the first blocks alone run
             layers.append(kind())
         while len(layers) <= self.blocks + layer:
             layers.append(DynamicLayer())
