@@ -95,18 +95,6 @@ def test_copies_are_independent(name: str) -> None:
     assert torch.equal(zoo.output(model, **options), plain)
 
 
-@pytest.mark.skipif("fbgemm" not in torch.backends.quantized.supported_engines, reason="no int8 products")
-@pytest.mark.filterwarnings("ignore")  # this quantization is deprecated
-def test_quantized_projections_keep_the_flow() -> None:
-    model, options = zoo.build("llama"), zoo.inputs("llama")
-    plain = zoo.output(model, **options)
-    floater.plug(model)
-    zoo.noisy(model)
-    whole = zoo.output(model, **options)
-    quantized = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
-    assert (zoo.output(quantized, **options) - whole).norm() < 0.1 * (plain - whole).norm()
-
-
 @pytest.fixture(scope="module")
 def minilm() -> Any:
     return checkpoint("minilm")

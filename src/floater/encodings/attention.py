@@ -73,7 +73,7 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     """
     shape, flat = (*x.shape[:-1], rows.shape[-1]), x.flatten(0, -2)
     trained = torch.is_grad_enabled() and (rows.requires_grad or (bias is not None and bias.requires_grad))
-    if trained or torch.compiler.is_compiling():
+    if trained or torch.compiler.is_compiling() or in_transform():
         # No view may be added to in place: its backward pass would copy the gradient four times.
         addend = rows.flatten(0, 1).clone() if bias is None else rows.flatten(0, 1) + bias
         # Sizes, as len() of a symbolic size would become a constant of an exported program.

@@ -27,7 +27,18 @@ def is_plain(linear: Any) -> bool:
     """
     if type(linear) is not nn.Linear or linear._forward_hooks or linear._forward_pre_hooks:
         return False
-    return "forward" not in vars(linear) and type(linear.weight) in (Tensor, nn.Parameter)
+    return "forward" not in vars(linear) and is_plain_tensor(linear.weight)
+
+
+def is_plain_tensor(weight: Any) -> bool:
+    """Return whether a weight is no tensor of another kind, such as a sharded or a quantized one.
+
+    Example:
+        >>> import torch
+        >>> is_plain_tensor(nn.Linear(2, 2).weight), is_plain_tensor(torch.ones(2)), is_plain_tensor(None)
+        (True, True, False)
+    """
+    return type(weight) in (Tensor, nn.Parameter)
 
 
 def follow_projection(vectors: Tensor, projection: Any) -> Tensor:
@@ -48,7 +59,7 @@ def follow_projection(vectors: Tensor, projection: Any) -> Tensor:
         tensor([1., 1.])
     """
     weight = getattr(projection, "weight", None)
-    if weight is None or type(weight) in (Tensor, nn.Parameter):
+    if weight is None or is_plain_tensor(weight):
         return vectors
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -91,7 +91,9 @@ class Body:
         arguments = {name: value for name, value in arguments.items() if value is not None}
         check_packed(arguments, getattr(module, "config", None), PlugError)
         if not torch.compiler.is_compiling():
-            check_adapters(self.root, module, (injection.path for injection in self.injections))
+            paths = [injection.path for injection in self.injections]
+            check_adapters(self.root, module, paths)
+            check_projections(module, paths)
         self.current = BodyState()
         if (positions := self.positions(module, arguments)) is not None:
             self.solve(self.site, positions)
@@ -259,6 +261,39 @@ class Injection:
         if vectors is None:
             raise PlugError(f"{self.path} projects tokens whose positions {self.body.path} was not given")
         return vectors
+
+
+def check_projections(body: nn.Module, paths: Iterable[str]) -> None:
+    """Refuse a body in which a module without a flow has taken the place of a projection.
+
+    Args:
+        body: the body.
+        paths: names in the body of the projections that a flow is added to; one that is missing, as in a
+            body with fewer blocks, is not called.
+
+    Raises:
+        PlugError: if there is one.
+
+    Example:
+        >>> check_projections(nn.Sequential(nn.Linear(2, 2)), ["0"])
+        Traceback (most recent call last):
+        floater.pretrained.families.PlugError: another Linear has taken the place of 0, without its flow; ...
+    """
+    for path in paths:
+        try:
+            part = body.get_submodule(path)
+        except AttributeError:
+            continue
+        if not any(map(_injects, part.modules())):
+            raise PlugError(
+                f"another {type(part).__name__} has taken the place of {path}, without its flow, as after "
+                "dequantize(); floater.save the flow, unplug the model and floater.load the flow into it"
+            )
+
+
+def _injects(module: nn.Module) -> bool:
+    hooks = module._forward_hooks.values()
+    return "_baked" in module.__dict__ or any(isinstance(hook, Injection) for hook in hooks)
 
 
 class Checkpoint:

@@ -2,67 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from floater.encodings.attention import added_product
+from floater.encodings.sharded import is_plain_tensor
 from floater.pretrained.body import Injection
-
-
-class Baked:
-    """Bias of a projection, b + b(t), written into the memory of the product, which adds to it.
-
-    Args:
-        injection: injection of the baked vectors into the projection.
-    """
-
-    def __init__(self, injection: Injection) -> None:
-        self.injection = injection
-
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-        """Return x W + b + b(t).
-
-        Args:
-            x: input, (batch, T, dim).
-            weight: W, (dim, width).
-            bias: b, (width,) or None.
-
-        Returns:
-            The output, (batch, T, width); None if this call of the projection gets no vectors.
-        """
-        use = self.injection.next_use(x.shape)
-        if use is None:
-            return None
-        return added_product(self.injection.vectors(use, x.shape).to(weight), x, weight, bias)
 
 
 class BakedLinear(nn.Linear):
     """A linear projection with baked vectors, x W + b + b(t) (Liu et al. 2020, section 4.4)."""
 
-    _baked: Baked
+    _baked: Injection | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self._baked.product(x, self.weight.T, self.bias)
-        return super().forward(x) if out is None else out
+        return _output(self, x, super().forward)
 
 
 class BakedConv1D(Conv1D):
     """A projection of GPT-2 with baked vectors, x W + b + b(t)."""
 
-    _baked: Baked
+    _baked: Injection | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self._baked.product(x, self.weight, self.bias)
-        if out is None:
-            out = super().forward(x)  # type: ignore[no-untyped-call]
-        return out
+        return _output(self, x, super().forward)
 
 
-_CLASSES: dict[type[nn.Module], type[nn.Module]] = {nn.Linear: BakedLinear, Conv1D: BakedConv1D}
+def _output(module: BakedLinear | BakedConv1D, x: Tensor, plain: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return x W + b + b(t): b + b(t) is written into the memory of the product, which adds to it.
+
+    Args:
+        module: the projection.
+        x: input, (batch, T, dim).
+        plain: its own function, x W + b.
+
+    Returns:
+        The output, (batch, T, width); x W + b if this call of the projection gets no vectors.
+    """
+    injection = module._baked
+    if injection is None:  # `take_out` could not change the class
+        return plain(x)
+    if not is_plain_tensor(module.weight):  # quantized or sharded
+        return injection(module, (x,), plain(x))
+    use = injection.next_use(x.shape)
+    if use is None:
+        return plain(x)
+    weight = module.weight.T if isinstance(module, nn.Linear) else module.weight
+    return added_product(injection.vectors(use, x.shape).to(weight), x, weight, module.bias)
+
+
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: BakedLinear,
+    Conv1D: BakedConv1D,
+}
 
 
 def put_into(module: nn.Module, injection: Injection) -> bool:
     """Make a projection add its vectors in its product; return False if its class does not support it.
+
+    Args:
+        module: the projection; its class is changed.
+        injection: injection of the baked vectors into it.
 
     Example:
         >>> from torch import nn
@@ -73,13 +75,16 @@ def put_into(module: nn.Module, injection: Injection) -> bool:
     if kind is None or "forward" in module.__dict__:
         return False
     module.__class__ = kind
-    module._baked = Baked(injection)  # type: ignore[assignment]
+    module._baked = injection  # type: ignore[assignment]
     return True
 
 
 def take_out(module: nn.Module) -> None:
-    """Undo `put_into`, if it was applied."""
+    """Undo `put_into`, if it was applied.
+
+    A projection that was parametrised after it keeps its class, which without vectors computes x W + b.
+    """
+    module.__dict__.pop("_baked", None)
     for kind, baked in _CLASSES.items():
         if type(module) is baked:
             module.__class__ = kind
-            del module._baked
