@@ -277,7 +277,7 @@ def check_projections(body: nn.Module, paths: Iterable[str]) -> None:
     Example:
         >>> check_projections(nn.Sequential(nn.Linear(2, 2)), ["0"])
         Traceback (most recent call last):
-        floater.pretrained.families.PlugError: another Linear has taken the place of 0, without its flow; ...
+        floater.pretrained.families.PlugError: another Linear has taken the place of 0, without its flow, ...
     """
     for path in paths:
         try:
