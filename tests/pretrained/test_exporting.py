@@ -71,6 +71,12 @@ def _exported(model: Any, folder: Path, name: str, **options: Any) -> Path:
     return folder
 
 
+def read(folder: Path) -> Any:
+    """Return an exported model with its code."""
+    _, auto, *_ = json.loads((folder / "config.json").read_text())["auto_map"]
+    return getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
+
+
 def baked(name: str) -> Any:
     model = zoo.build(name)
     floater.plug(model, start="small", max_length=64)
@@ -173,8 +179,7 @@ def test_code_adds_the_flow_in_every_pass(name: str, tmp_path: Path) -> None:
     """Also by `forward`, as sentence-transformers calls it, in a copy, and in several threads."""
     model = baked(name)
     floater.export(model, tmp_path, code=True)
-    _, auto, *_ = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    copied = getattr(transformers, auto).from_pretrained(tmp_path, trust_remote_code=True).eval()
+    copied = read(tmp_path)
     texts = [zoo.text(1, length) for length in range(5, 13)]
     with torch.no_grad():
         expected = [model(text)[0] for text in texts]
@@ -191,6 +196,20 @@ def test_code_adds_the_flow_in_every_pass(name: str, tmp_path: Path) -> None:
             torch.testing.assert_close(served, output, atol=1e-5, rtol=1e-5)
     with pytest.raises(ValueError, match="does not support"):
         copied.gradient_checkpointing_enable()
+
+
+def test_code_adds_the_flow_to_layers_that_are_replaced(tmp_path: Path) -> None:
+    """As `from_pretrained` with a bitsandbytes configuration replaces them, after the hooks are there."""
+    model, inputs = baked("bert"), zoo.inputs("bert")
+    floater.export(model, tmp_path, code=True)
+    copied = read(tmp_path)
+    for block in copied.base_model.encoder.layer:
+        before = block.attention.self.query
+        block.attention.self.query = torch.nn.Linear(before.in_features, before.out_features)
+        block.attention.self.query.load_state_dict(before.state_dict())
+    actual, again = (zoo.output(copied, **inputs) for _ in range(2))
+    torch.testing.assert_close(actual, zoo.output(model, **inputs), atol=1e-5, rtol=1e-5)
+    assert torch.equal(actual, again)
 
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "self_extend"), ("gpt2", None)])

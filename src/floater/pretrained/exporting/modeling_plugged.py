@@ -34,13 +34,13 @@ class FloaterModel(BertModel):
         super().__init__(config)
         settings = config.position_biases
         self.position_biases = nn.Module()
-        body, passes = self.get_submodule(settings["body"]), _Passes()
+        body, passes, additions = self.get_submodule(settings["body"]), _Passes(), {}
         for path, (calls, length, width) in settings["projections"].items():
             name = path.replace(".", "__")
             self.position_biases.register_buffer(name, torch.zeros(calls, length, width))
-            body.get_submodule(path).register_forward_hook(_Addition(self.position_biases, name, passes))
+            additions[path] = _Addition(self.position_biases, name, passes)
         # not a hook: sentence-transformers and others call `model.forward(...)`, which runs no hooks
-        body.forward = _Forward(body, passes, settings["tokens"])
+        body.forward = _Forward(body, passes, settings["tokens"], additions)
 
 
 class _Passes:
@@ -73,12 +73,25 @@ class _Passes:
 class _Forward:
     """The forward function of the body, which notes the positions of its tokens."""
 
-    def __init__(self, body: nn.Module, passes: _Passes, tokens: dict[str, Any]) -> None:
-        self.body, self.passes, self.tokens = body, passes, tokens
+    def __init__(
+        self, body: nn.Module, passes: _Passes, tokens: dict[str, Any], additions: dict[str, _Addition]
+    ) -> None:
+        self.body, self.passes, self.tokens, self.additions = body, passes, tokens, additions
+        self._attach()
+
+    def _attach(self) -> None:
+        """Hook the additions into their projections, also after a quantizer has replaced these."""
+        for path, addition in self.additions.items():
+            projection = self.body.get_submodule(path)
+            hooks = (hook for part in projection.modules() for hook in part._forward_hooks.values())
+            if not any(isinstance(hook, _Addition) for hook in hooks):
+                projection.register_forward_hook(addition)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = [*inspect.signature(type(self.body).forward).parameters][1:]
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not torch.compiler.is_compiling():
+            self._attach()
         self.passes.current = SimpleNamespace(positions=token_positions(arguments, **self.tokens), calls={})
         try:
             return type(self.body).forward(self.body, *args, **kwargs)
