@@ -21,6 +21,8 @@ PROBLEMS = "parity", "dyck", "flip_flop", "counting", "s3", "s5", "recall", "rev
 BINS = {0: "to 20", 21: "21 to 40", 41: "41 to 80"}
 """Numbers of units by their lower bound in the file."""
 MAIN, LEVEL = 21, 0.05
+DIVIDED = "parity", "s3", "recall", "reverse"
+"""Problems whose scores are shown by seed, as some encodings learn them with some seeds only."""
 COMPARISONS = 12 * len(PROBLEMS)
 """Those of `rotary-clock` and the twelve other encodings."""
 Key = tuple[str, str]
@@ -29,9 +31,9 @@ Scores = dict[Key, list[float]]
 
 
 def scores(file: Path, low: int) -> Scores:
-    """Return the scores of a bin of lengths."""
-    by_seed = exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
-    return {key: [*each.values()] for key, each in by_seed.items()}
+    """Return the scores of a bin of lengths, by seed."""
+    by_variant = exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
+    return {key: [each[seed] for seed in sorted(each)] for key, each in by_variant.items()}
 
 
 def problems_of(of: Scores, *names: str) -> list[str]:
@@ -68,6 +70,16 @@ def by_problem(of: Scores) -> str:
             text = spread(values, 1) if values else ""
             line[problem] = f"**{text}**" if values and mean(values) == best.get(problem) else text
         lines.append(line)
+    return table(lines)
+
+
+def by_seed(of: Scores) -> str:
+    """Return the scores of each seed in order, a row for each encoding."""
+    lines = []
+    for name in dict.fromkeys(name for name, _ in of):
+        each = {problem: of.get((name, problem), []) for problem in DIVIDED}
+        shown = {problem: ", ".join(f"{score:.1f}" for score in values) for problem, values in each.items()}
+        lines.append({"encoding": f"`{name}`", **shown})
     return table(lines)
 
 
@@ -123,6 +135,7 @@ def main() -> None:
     of = {low: scores(file, low) for low in BINS}
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
     parts |= {
+        "nine problems by seed": by_seed(of[MAIN]),
         "nine problems tests": against_others(of[MAIN]),
         "nine problems goal": goal(of[MAIN]),
         "nine problems flow": with_and_without(of[MAIN]),
