@@ -73,7 +73,8 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     """
     shape, flat = (*x.shape[:-1], rows.shape[-1]), x.flatten(0, -2)
     trained = torch.is_grad_enabled() and (rows.requires_grad or (bias is not None and bias.requires_grad))
-    if trained or torch.compiler.is_compiling() or in_transform():
+    transformed = in_transform()
+    if trained or transformed or torch.compiler.is_compiling():
         # No view may be added to in place: its backward pass would copy the gradient four times.
         addend = rows.flatten(0, 1).clone() if bias is None else rows.flatten(0, 1) + bias
         # Sizes, as len() of a symbolic size would become a constant of an exported program.
@@ -88,7 +89,7 @@ def added_product(rows: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None =
     # Autocast and vmap support only the product that copies its addend.
     kind = x.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    product = torch.addmm if autocast or in_transform() else Tensor.addmm_
+    product = torch.addmm if autocast or transformed else Tensor.addmm_
     return product(addend, flat, weight).view(shape)
 
 

@@ -1,4 +1,4 @@
-"""What a plugged model carries: the changes to undo, its flows or clocks, its options."""
+"""State of a plugged model: the changes that `unplug` reverts, its flows or clocks, and its options."""
 
 from __future__ import annotations
 
