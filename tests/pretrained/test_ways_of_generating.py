@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers import Cache, ContinuousBatchingConfig, GenerationConfig
+from transformers.cache_utils import QuantizedLayer
 
 import floater
 from floater.pretrained import ExtendError, PlugError
@@ -107,6 +108,25 @@ def test_caches_and_beams(kind: str, way: str) -> None:
     ids, mask = prompts()
     actual = model_of(kind).generate(ids, attention_mask=mask, **CACHED, **WAYS[way])
     assert torch.equal(actual, expected(kind, prompts, WAYS[way].get("num_beams", 1)))
+
+
+class Lossless(QuantizedLayer):
+    """A cache's layer that keeps old keys and values apart from new ones, as quantized ones do, and exact."""
+
+    def _quantize(self, tensor: Tensor, axis: int) -> Tensor:
+        return tensor
+
+    def _dequantize(self, q_tensor: Tensor) -> Tensor:
+        return q_tensor
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_quantized_caches(kind: str, beams: int) -> None:
+    model, (ids, mask) = model_of(kind), prompts()
+    layers = [Lossless(residual_length=5) for _ in range(model.config.num_hidden_layers)]
+    options = {**CACHED, "num_beams": beams, "past_key_values": Cache(layers=layers)}
+    assert torch.equal(model.generate(ids, attention_mask=mask, **options), expected(kind, prompts, beams))
 
 
 @pytest.mark.parametrize("kind", KINDS)
