@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +15,7 @@ from floater.lab.study.grid import Grid
 from floater.lab.study.results import Outcome, Results
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.variants import Trial, Variant
+from floater.lab.tasks import task
 from floater.lab.tasks.measurement import Array, Measurement
 
 LENGTHS = np.repeat([5, 20, 40, 100], 100)
@@ -46,3 +49,13 @@ def build_study(
         else:
             outcomes.append(Outcome(trial, "failed", error="boom"))
     return Results(settings, Grid(Path("study"), there, trials, {"lengths": {}}), outcomes)
+
+
+def asked(actual: Results, name: str, trees: Mapping[str, Mapping[str, Any]]) -> Results:
+    """The results of variants of a task, with these settings."""
+    settings = {each: make(task(name).Settings, {"run": each} | tree, each) for each, tree in trees.items()}
+    outcomes = [
+        replace(o, trial=replace(o.trial, settings=settings[o.trial.variant.name])) for o in actual.outcomes
+    ]
+    grid = replace(actual.grid, trials=[outcome.trial for outcome in outcomes])
+    return replace(actual, settings=replace(actual.settings, task=name), grid=grid, outcomes=outcomes)
