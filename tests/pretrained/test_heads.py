@@ -1,0 +1,84 @@
+"""Every head that Transformers has for a model is saved and loaded with the flow or the extension of the whole."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import floater
+from floater.pretrained.extending.install import extension_settings
+from floater.pretrained.plugged import plugged
+
+from . import extended, zoo
+
+pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
+
+TASKS = (
+    "", "ForCausalLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
+    "ForQuestionAnswering", "ForImageClassification",
+)  # fmt: skip
+CASES = [("plug", name) for name in zoo.NAMES if name not in (*zoo.SEQ2SEQ, "siglip-vision")] + [
+    ("extend", name) for name in ("llama", "gemma3", "modernbert", "bloom", "clip-text")
+]
+
+
+def heads(name: str) -> Iterator[tuple[Any, Any]]:
+    """The Auto classes that have a class for a model, and models of those classes."""
+    if name == "clip-text":
+        sizes: dict[str, Any] = {"hidden_size": 24, "num_attention_heads": 2, "intermediate_size": 24}
+        config: Any = transformers.CLIPTextConfig(
+            vocab_size=40, num_hidden_layers=1, max_position_embeddings=64, eos_token_id=2, **sizes
+        )
+        yield transformers.CLIPTextModelWithProjection, transformers.CLIPTextModelWithProjection(config)
+        return
+    config = extended.build(name).config
+    for task in TASKS:
+        auto: Any = getattr(transformers, f"AutoModel{task}")
+        if type(config) in auto._model_mapping:
+            yield auto, auto.from_config(copy.deepcopy(config))
+
+
+def change(model: Any, name: str, how: str) -> None:
+    """Plug or extend a model by weights that change it."""
+    torch.manual_seed(1)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    model.set_attn_implementation("eager")
+    model.eval()
+    if how == "plug":
+        floater.plug(model)
+        zoo.noisy(model)
+        return
+    floater.extend(model, 128, "clex" if name in extended.ROTARY else None)
+    extended.noisy(model)
+
+
+def first(model: Any, name: str) -> torch.Tensor:
+    options = zoo.inputs(name, padded=False)
+    if name == "clip-text":
+        options = {"input_ids": zoo.text(2, 100)}
+    with torch.no_grad():
+        return model(**options).to_tuple()[0]
+
+
+@pytest.mark.parametrize(("how", "name"), CASES)
+def test_every_head(tmp_path: Path, how: str, name: str) -> None:
+    for auto, model in heads(name):
+        change(model, name, how)
+        actual = first(model, name)
+        folder = tmp_path / type(model).__name__
+        model.save_pretrained(folder)
+        again = type(model).from_pretrained(folder, attn_implementation="eager").eval()
+        torch.testing.assert_close(first(again, name), actual, atol=1e-6, rtol=1e-6)
+        if hasattr(auto, "from_config"):
+            built = auto.from_config(copy.deepcopy(again.config))
+            for parts in (again.modules(), built.modules()):
+                ours = [part for part in parts if plugged(part) or extension_settings(part)]
+                assert [type(part) for part in ours] == [type(model)]
