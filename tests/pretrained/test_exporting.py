@@ -174,6 +174,26 @@ def test_code_is_read_without_this_library(tmp_path: Path) -> None:
     assert max(errors) < 2e-6
 
 
+def test_heads_that_build_their_body_are_read_without_this_library(tmp_path: Path) -> None:
+    folders = []
+    for name, task in (("llama", "SequenceClassification"), ("qwen3", "TokenClassification")):
+        auto = getattr(transformers, f"AutoModelFor{task}")
+        for how in ("plug", "self_extend", "clex"):
+            torch.manual_seed(0)
+            model = auto.from_config(zoo.build(name).config).eval()
+            if how == "plug":
+                floater.plug(model, start="small")
+                zoo.noisy(model)
+                floater.bake(model, LONG)
+            else:
+                floater.extend(model, 128, how)
+            folder = _exported(model, tmp_path / f"{name}-{how}", name, code=how != "clex")
+            folders.append(folder)
+    errors = _errors_alone(folders)
+    assert len(errors) == len(folders)
+    assert max(errors) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["bert", "albert", "deberta-v2", "gpt2"])
 def test_code_adds_the_flow_in_every_pass(name: str, tmp_path: Path) -> None:
     """Also by `forward`, as sentence-transformers calls it, in a copy, and in several threads."""

@@ -1,4 +1,4 @@
-"""Every head that Transformers has for a model is saved and loaded with the flow or the extension of the whole."""
+"""Every head that Transformers has for a model comes back with the flow or the extension of the whole."""
 
 from __future__ import annotations
 

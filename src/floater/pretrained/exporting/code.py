@@ -12,6 +12,11 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.modeling_layers import (
+    GenericForQuestionAnswering,
+    GenericForSequenceClassification,
+    GenericForTokenClassification,
+)
 from transformers.models.auto import modeling_auto
 
 from floater.pretrained.body import BodyState
@@ -24,6 +29,19 @@ from floater.pretrained.host import inner
 from floater.pretrained.plugged import flows_of, plug_state, plugged
 
 _FILE = "modeling_floater"
+_HEADS = GenericForQuestionAnswering, GenericForSequenceClassification, GenericForTokenClassification
+"""Heads that build their body by `AutoModel`, which knows the written configuration by `_BODY` alone."""
+
+_BODY = '''
+
+class Floater{body}({body}):
+    """The body of the model, which its head builds by `AutoModel`."""
+
+    config_class = Floater{config}
+
+
+AutoModel.register(Floater{config}, Floater{body}, exist_ok=True)
+'''
 
 
 @torch.no_grad()
@@ -102,6 +120,11 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
         (f"({head})", f"({base.__name__})"),
     ):
         text = text.replace(old, new)
+    if issubclass(base, _HEADS):
+        kind: Any = transformers.MODEL_MAPPING[config]
+        body = kind.__name__
+        text = text.replace("from transformers import", f"from transformers import AutoModel, {body},", 1)
+        text += _BODY.format(body=body, config=config.__name__)
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{_FILE}.py"
     file.write_text(text, encoding="utf-8")
