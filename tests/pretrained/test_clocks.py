@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch.nn.utils import prune
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import floater
@@ -48,6 +49,18 @@ def test_zero_weights_leave_every_bit_and_others_do_not(name: str) -> None:
             floater.unplug(model)
             assert torch.equal(zoo.output(model, **options), before)
     assert "Turn" not in repr([*(m._forward_pre_hooks for m in model.modules())])
+
+
+def test_pruned_weights_are_read_again_in_each_pass() -> None:
+    model, options = stirred("llama"), prompt("llama")
+    prune.l1_unstructured(model.floater, "weight", 0.5)
+    before = zoo.output(model, **options)
+    with torch.no_grad():
+        model.floater.weight_orig.mul_(2)
+    changed = zoo.output(model, **options)
+    assert not torch.equal(changed, before)
+    prune.remove(model.floater, "weight")
+    assert torch.equal(zoo.output(model, **options), changed)
 
 
 def one_block() -> LlamaForCausalLM:

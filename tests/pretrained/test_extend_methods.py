@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import prune
 from transformers import AutoConfig, LlamaForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -148,6 +149,16 @@ def test_a_learned_rotation_refuses_reentrant_checkpoints() -> None:
     model.gradient_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(ExtendError, match=r"'clex' has a rotation with weights, .* use False"):
         model(**build_inputs("llama", 70), use_cache=False)
+
+
+def test_pruned_weights_are_refused() -> None:
+    model = extended("llama", "clex")
+    layer = model.floater_extension.scale_0.field.inner
+    prune.l1_unstructured(layer, "weight", 0.5)
+    with pytest.raises(ExtendError, match=r"prune hides the weights of 'clex' .* call prune.remove first"):
+        model(**build_inputs("llama", 100))
+    prune.remove(layer, "weight")
+    assert bool(zoo.output(model, **build_inputs("llama", 100)).isfinite().all())
 
 
 def test_a_part_with_a_configuration_of_its_own_does_not_come_back_without_its_extension(

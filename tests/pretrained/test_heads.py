@@ -82,3 +82,15 @@ def test_every_head(tmp_path: Path, how: str, name: str) -> None:
             for parts in (again.modules(), built.modules()):
                 ours = [part for part in parts if plugged(part) or extension_settings(part)]
                 assert [type(part) for part in ours] == [type(model)]
+
+
+def test_a_head_that_its_class_builds_is_plugged_as_a_whole() -> None:
+    """Its body, which Transformers builds from the same configuration, has no flow of its own."""
+    model = next(model for auto, model in heads("llama") if "SequenceClassification" in auto.__name__)
+    change(model, "llama", "plug")
+    rebuilt = type(model)(copy.deepcopy(model.config)).eval()
+    assert not any(map(plugged, rebuilt.modules()))
+    floater.plug(rebuilt)
+    rebuilt.load_state_dict(model.state_dict())
+    rebuilt.set_attn_implementation("eager")
+    assert torch.equal(first(rebuilt, "llama"), first(model, "llama"))

@@ -16,8 +16,6 @@ from peft import AdaptionPromptConfig, LoraConfig, MissConfig, PeftModel, PeftTy
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
 from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
     LlamaConfig,
     LlamaForCausalLM,
     Trainer,
@@ -440,37 +438,3 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
     assert any(name.startswith("floater.") for name in first)
     mean = {f"module.{name}": (first[name] + second[name]) / 2 for name in first}
     same(torch.load(tmp_path / "gradients"), mean)
-
-
-def test_a_model_spread_over_memory_and_disk(tmp_path: Path) -> None:
-    """`device_map` puts hooks of its own around every forward pass."""
-    zoo.build("bert").save_pretrained(tmp_path / "model")
-    devices = {"bert.encoder.layer.1": "disk"} | dict.fromkeys(
-        ("bert.embeddings", "bert.encoder.layer.0", "bert.pooler", "classifier"), "cpu"
-    )
-    model: Any = AutoModelForSequenceClassification.from_pretrained(
-        tmp_path / "model", device_map=devices, offload_folder=tmp_path / "disk", attn_implementation="eager"
-    ).eval()
-    whole, options = plugged("bert"), zoo.inputs("bert")
-    before = zoo.output(model, **options)
-    floater.plug(model)
-    assert torch.equal(zoo.output(model, **options), before)
-    zoo.noisy(model)
-    expected = zoo.output(whole, **options)
-    torch.testing.assert_close(zoo.output(model, **options), expected, atol=1e-6, rtol=1e-6)
-    floater.bake(model, 8)
-    torch.testing.assert_close(zoo.output(model, **options), expected, atol=1e-6, rtol=1e-6)
-
-
-def test_the_flow_of_an_extension_is_where_parameters_are(tmp_path: Path) -> None:
-    zoo.build("llama").save_pretrained(tmp_path / "model")
-    parts = "model.layers.0", "model.layers.1", "model.norm", "model.rotary_emb", "lm_head"
-    model: Any = AutoModelForCausalLM.from_pretrained(
-        tmp_path / "model",
-        device_map={"model.embed_tokens": "disk"} | dict.fromkeys(parts, "cpu"),
-        offload_folder=tmp_path / "disk",
-    ).eval()
-    floater.extend(model, 2 * model.config.max_position_embeddings, "clex")
-    assert {p.device.type for p in model.floater_extension.parameters()} == {"cpu"}
-    ids = torch.arange(model.config.max_position_embeddings)[None] % 8 + 3
-    assert bool(model(ids).logits.isfinite().all())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import torch
 from torch import Tensor, distributed, nn
 
 from floater.encodings.errors import PositionError
@@ -120,6 +121,26 @@ def check_heads(heads: int, position: PositionModel) -> None:
         )
 
 
+def check_present(model: nn.Module) -> None:
+    """Refuse a position model whose weights accelerate has offloaded.
+
+    They come back within `forward` of the part that has them, and a position model reads them elsewhere, too.
+
+    Raises:
+        PositionError: if weights of a part are offloaded.
+
+    Example:
+        >>> check_present(nn.Linear(2, 2))
+    """
+    for part in () if torch.compiler.is_compiling() else model.modules():
+        if "_hf_hook" in vars(part) and any(weight.is_meta for weight in part.parameters(recurse=False)):
+            raise PositionError(
+                f"accelerate has offloaded the weights of {type(part).__name__}, a part of a position model: "
+                "keep the position model ('floater' or 'floater_extension' in a pretrained model) on a "
+                "device in device_map, or plug or extend the model after it is offloaded"
+            )
+
+
 def gather_weights(*models: nn.Module) -> None:
     """Make the weights of position models whole on this process, where FSDP2 has wrapped such a model.
 
@@ -132,7 +153,8 @@ def gather_weights(*models: nn.Module) -> None:
         models: the position models, or modules with flows.
 
     Raises:
-        PositionError: if FSDP wraps a part that is not a position model, as wrapping by size does.
+        PositionError: if accelerate has offloaded weights of a part, or FSDP wraps a part that is not a
+            position model, as wrapping by size does.
 
     Warns:
         UserWarning: if mixed precision has rounded the frequencies of a model.
@@ -140,6 +162,8 @@ def gather_weights(*models: nn.Module) -> None:
     Example:
         >>> gather_weights(nn.Linear(2, 2))
     """
+    for model in models:
+        check_present(model)
     if not (distributed.is_available() and distributed.is_initialized()):
         return
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel

@@ -44,7 +44,7 @@ class Clocks(nn.Module):
         if start == "small":
             nn.init.normal_(self.weight, std=_SMALL)
 
-    def ahead(self, x: Tensor, index: int) -> Tensor:
+    def forward(self, x: Tensor, index: int) -> Tensor:
         """Return by how much time advances more than one at tokens (batch, T, width): (batch, T)."""
         with torch.autocast(x.device.type, enabled=False):
             weight, bias = (part[index].float().to(x.device) for part in (self.weight, self.bias))
@@ -93,7 +93,7 @@ class Turn:
         cos, sin = kwargs["position_embeddings"]
         clocks: Clocks = active(self.root.floater)
         wide = wide_dtype(hidden.device)
-        sums = clocks.ahead(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
+        sums = clocks(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
         cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
         if cache is not None:
             sums = self._continued(cache, sums, int(cast(Any, module).layer_idx))

@@ -21,11 +21,10 @@ import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -55,16 +54,8 @@ from floater.pretrained.saving import check_same, readable
 from floater.pretrained.weight_names import rename_weights
 from floater.transformer.base import FloaterPreTrainedModel
 
-
-@dataclass
-class _Whole:
-    """A model that is being built: its class, and its configuration once it is known to have a flow."""
-
-    kind: Any
-    config: Any = None
-
-
-_whole: ContextVar[_Whole | None] = ContextVar("_whole", default=None)
+_first: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""By the id of a configuration with a flow: the first model of those that are being built from it."""
 
 
 def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,14 +75,13 @@ def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: An
     with_info = kwargs.pop("output_loading_info", False)
     guarded = False
     try:
-        with _building(kind):
-            model, info = original(kind, *args, output_loading_info=True, **kwargs)
+        model, info = original(kind, *args, output_loading_info=True, **kwargs)
     except ValueError as error:
         if not any(guard in str(error) for guard in (GUARD, EXTENSION_GUARD)):
             raise
         guarded = True
         kwargs["fusion_config"] = {}  # the flow or extension that the guard requires is added below
-        with _expecting_flow(kind), _building(kind):
+        with _expecting_flow(kind):
             model, info = original(kind, *args, output_loading_info=True, **kwargs)
     with readable(model.name_or_path):
         info = restore(model, info, kwargs)
@@ -106,19 +96,16 @@ def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: An
 def build_model(original: Callable[..., Any], kind: Any, config: Any, **kwargs: Any) -> Any:
     """Make a model as `original` does, and extend and plug it if its configuration describes it so.
 
-    A part of a model that has a flow or an extension itself gets neither: the whole gets it. Some heads of
-    Transformers build their body by this method, with their own configuration.
+    Some heads of Transformers build their body by this method from their own configuration: the whole gets
+    the flow, so the body does not.
     """
-    whole = _whole.get()
-    around = None if whole is None else whole.config
-    if around is None:
-        with _building(kind):
-            model = original(kind, config, **kwargs)
-    else:
-        model = original(kind, config, **kwargs)
-    if getattr(around, KEY, None) is None and (settings := missing_extension(model)) is not None:
+    is_body = _is_building(config)
+    model = original(kind, config, **kwargs)
+    if is_body:
+        return model
+    if (settings := missing_extension(model)) is not None:
         install(model, settings)
-    if getattr(around, "floater", None) is None and (options := missing_flow(model)) is not None:
+    if (options := missing_flow(model)) is not None:
         length = options.pop("baked")
         plug(model, **options)
         if length is not None:
@@ -129,9 +116,8 @@ def build_model(original: Callable[..., Any], kind: Any, config: Any, **kwargs: 
 def initialize(original: Callable[..., None], model: Any, *args: Any, **kwargs: Any) -> None:
     """Let a model that is built from a configuration with a flow refuse to run without the flow."""
     original(model, *args, **kwargs)
-    whole = _whole.get()
-    if whole is not None and whole.config is None and isinstance(model, whole.kind):
-        whole.config = model.config
+    if not _is_building(model.config):
+        _first[id(model.config)] = model
     settings = getattr(model.config, KEY, None)
     extended = isinstance(settings, Mapping) and settings.get("method") not in [*PLAIN]
     if extended or isinstance(getattr(model.config, "floater", None), Mapping):
@@ -366,14 +352,10 @@ def _changed_itself(part: Any) -> bool:
     return plugged(part) is not None or extension_settings(part) is not None
 
 
-@contextmanager
-def _building(kind: Any) -> Iterator[None]:
-    """Let the parts of a model of a class leave the flow to the whole while it is built."""
-    token = _whole.set(_Whole(kind))
-    try:
-        yield
-    finally:
-        _whole.reset(token)
+def _is_building(config: Any) -> bool:
+    """Return whether the initialisation of a model from this configuration has begun and not ended."""
+    model = _first.get(id(config))
+    return model is not None and model.config is config and "all_tied_weights_keys" not in vars(model)
 
 
 @contextmanager

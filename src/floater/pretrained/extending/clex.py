@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
+from floater.encodings.sharded import check_present
 from floater.flow import solve
 from floater.flow.snapshot import Snapshot
 from floater.flow.vector_fields import FieldLinear
@@ -108,13 +109,21 @@ class ScaleFlow(nn.Module):
             scale: scale of the text, at least 1.
 
         Raises:
-            ExtendError: under FSDP1 or `nn.DataParallel`, whose weights are plain attributes.
+            ExtendError: where weights are plain attributes: pruned ones, and those of FSDP1 and
+                `nn.DataParallel`.
+            PositionError: if accelerate has offloaded the weights.
         """
-        if any("weight" in vars(layer) for layer in (self.field.inner, self.field.outer)):
+        layers = self.field.inner, self.field.outer
+        if any(hasattr(layer, "weight_orig") for layer in layers):
+            raise ExtendError(
+                "torch.nn.utils.prune hides the weights of 'clex' from its solver; call prune.remove first"
+            )
+        if any("weight" in vars(layer) for layer in layers):
             raise ExtendError(
                 "FSDP1 and nn.DataParallel hide the weights of 'clex' from its solver; wrap the model by "
                 "fully_shard or DistributedDataParallel"
             )
+        check_present(self)
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return self._solved(scale)
         values = self.field, self.dim, self.theta, self.trained, self.start
