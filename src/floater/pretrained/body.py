@@ -284,16 +284,17 @@ def check_projections(body: nn.Module, paths: Iterable[str]) -> None:
             part = body.get_submodule(path)
         except AttributeError:
             continue
-        if not any(map(_injects, part.modules())):
+        if not any(_injects(module, path) for module in part.modules()):
             raise PlugError(
                 f"another {type(part).__name__} has taken the place of {path}, without its flow, as after "
-                "dequantize(); floater.save the flow, unplug the model and floater.load the flow into it"
+                "dequantize() or in another order of blocks; floater.save the flow, unplug the model and "
+                "floater.load the flow into it"
             )
 
 
-def _injects(module: nn.Module) -> bool:
-    hooks = module._forward_hooks.values()
-    return "_baked" in module.__dict__ or any(isinstance(hook, Injection) for hook in hooks)
+def _injects(module: nn.Module, path: str) -> bool:
+    hooks = module.__dict__.get("_baked"), *module._forward_hooks.values()
+    return any(isinstance(hook, Injection) and hook.path == path for hook in hooks)
 
 
 class Checkpoint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -76,12 +76,27 @@ class Turn:
     Args:
         root: plugged model, whose `floater` has the clocks.
         body: part of it whose `rotary_emb` has the frequencies, also after an extension.
+        paths: names in the body of the attention modules with a clock.
         index: index of the clock.
         blocks: number of blocks of the model, hence of layers of a cache.
     """
 
-    def __init__(self, root: nn.Module, body: Any, index: int, blocks: int) -> None:
-        self.root, self.body, self.index, self.blocks = root, body, index, blocks
+    def __init__(self, root: nn.Module, body: Any, paths: Sequence[str], index: int, blocks: int) -> None:
+        self.root, self.body, self.paths, self.index, self.blocks = root, body, paths, index, blocks
+
+    def _check(self, index: int) -> None:
+        """Refuse a body in which a module without the clock of an index is in its place."""
+        path = self.paths[index]
+        try:
+            part = self.body.get_submodule(path)
+        except AttributeError:  # a body with fewer blocks
+            return
+        hooks = [hook for module in part.modules() for hook in module._forward_pre_hooks.values()]
+        if not any(isinstance(hook, Turn) and hook.index == index for hook in hooks):
+            raise PlugError(
+                f"another {type(part).__name__} has taken the place of {path}, without its clock; "
+                "floater.save the clocks, unplug the model and floater.load them into it"
+            )
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if in_context_parallel():
@@ -89,6 +104,9 @@ class Turn:
                 "a clock sums over all tokens of a text, of which context_parallel shows a part; unplug it "
                 "first"
             )
+        if not torch.compiler.is_compiling():
+            self._check(self.index)
+            self._check((self.index + 1) % len(self.paths))  # whose own hook may be gone
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
         clocks: Clocks = active(self.root.floater)
@@ -185,13 +203,15 @@ def add_clocks(
             f"{type(model).__name__}, 'clex', computes them in each pass; extend by another method"
         )
     paths = {block: part.path.rpartition(".")[0] for part in specs[0].projections for block in part.blocks}
-    modules = [body.get_submodule(path) for block, path in sorted(paths.items()) if block in blocks]
-    turned = [module for module in modules if getattr(module, "use_rope", True)]
+    chosen = {path: body.get_submodule(path) for block, path in sorted(paths.items()) if block in blocks}
+    turned = {path: module for path, module in chosen.items() if getattr(module, "use_rope", True)}
     if not turned:
         raise PlugError(f"none of blocks {list(blocks)} rotates its queries and keys")
     clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
     handles = [
-        module.register_forward_pre_hook(Turn(model, body, index, specs[0].depth), with_kwargs=True)
-        for index, module in enumerate(turned)
+        module.register_forward_pre_hook(
+            Turn(model, body, [*turned], index, specs[0].depth), with_kwargs=True
+        )
+        for index, module in enumerate(turned.values())
     ]
     return clocks, handles

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -27,7 +28,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from floater.pretrained.card import write_card
 from floater.pretrained.clocks import has_clocks
@@ -54,6 +55,7 @@ from floater.pretrained.saving import check_same, readable
 from floater.pretrained.weight_names import rename_weights
 from floater.transformer.base import FloaterPreTrainedModel
 
+_lock = threading.RLock()
 _first: WeakValueDictionary[int, Any] = WeakValueDictionary()
 """By the id of a configuration with a flow: the first model of those that are being built from it."""
 
@@ -335,7 +337,9 @@ def _has_scaled_part(model: Any) -> bool:
     declared: dict[str, list[Any]] = {}
     for config in configs:
         declared.setdefault(config.model_type, []).append(_lengths(config))
-    parts = [part.config for part in model.modules() if isinstance(part, PreTrainedModel)]
+    parts = [
+        part.config for part in model.modules() if "_floater_extended" in vars(part) and part is not model
+    ]
     return any(_lengths(part) not in declared.get(part.model_type, [_lengths(part)]) for part in parts)
 
 
@@ -361,9 +365,10 @@ def _is_building(config: Any) -> bool:
 @contextmanager
 def _expecting_flow(kind: Any) -> Iterator[None]:
     """Prevent Transformers from reporting the tensors of flows and extensions as unexpected."""
-    ignored = kind._keys_to_ignore_on_load_unexpected
-    kind._keys_to_ignore_on_load_unexpected = [*(ignored or ()), r"^floater(_extension)?\."]
-    try:
-        yield
-    finally:
-        kind._keys_to_ignore_on_load_unexpected = ignored
+    with _lock:  # threads share the class
+        ignored = kind._keys_to_ignore_on_load_unexpected
+        kind._keys_to_ignore_on_load_unexpected = [*(ignored or ()), r"^floater(_extension)?\."]
+        try:
+            yield
+        finally:
+            kind._keys_to_ignore_on_load_unexpected = ignored

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import Clocks, active
+from floater.pretrained.clocks import Clocks, Turn, active
 from floater.pretrained.families import PlugError
 from floater.pretrained.flows import Flows
 from floater.pretrained.forward import Forward, observers
@@ -71,9 +71,10 @@ def plug_state(model: nn.Module) -> PlugState:
 
 def plugged_around(model: nn.Module) -> nn.Module | None:
     """Return the plugged model that has the flow of a model's body and is not in the model; None if none."""
-    parts = list(model.modules())
+    parts = {*model.modules()}
     bodies = (body for part in parts for body in observers(part) if isinstance(body, Body))
-    return next((body.root for body in bodies if not any(body.root is part for part in parts)), None)
+    turns = (turn for part in parts for turn in part._forward_pre_hooks.values() if isinstance(turn, Turn))
+    return next((each.root for each in (*bodies, *turns) if each.root not in parts), None)
 
 
 def flows_of(model: nn.Module) -> Flows:

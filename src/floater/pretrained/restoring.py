@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from floater.pretrained.saving import fill
 from floater.transformer.alignment import align
 
 _FLOW, _EXTENSION = "floater.", f"{KEY}."
+_ADDED = re.compile(rf"(^|\.)(floater|{KEY})\.")
 
 
 def restore(model: Any, info: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,6 +35,11 @@ def restore(model: Any, info: dict[str, Any], arguments: Mapping[str, Any]) -> d
     """
     origin = str(getattr(model, "name_or_path", None) or "the weights")
     unread: set[str] = {*info["unexpected_keys"]}
+    if missing := [name for name in info.get("missing_keys", ()) if _ADDED.search(name)]:
+        raise PlugError(
+            f"{origin} lacks {min(missing)}, a weight of the flow or extension that the configuration of a "
+            "part has"
+        )
     extension_names = {name for name in unread if name.startswith(_EXTENSION)}
     flow_names = {name for name in unread if name.startswith(_FLOW)}
     inner_names = {name for name in unread if f".{_FLOW}" in name}

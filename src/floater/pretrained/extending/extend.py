@@ -132,6 +132,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
             ) from error
     origin = f"{UNSAVED}; extended from {summary.old} to {summary.new} by {summary.method!r}"
     rename(model, origin)
+    model.__dict__["_floater_extended"] = True  # also by its configuration alone
     if (state := plugged(model)) is not None:  # `unplug` restores this name, but the model stays extended
         state.origin = origin
     if hasattr(model, KEY):

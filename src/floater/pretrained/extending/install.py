@@ -81,9 +81,10 @@ def recorded(model: nn.Module) -> str | None:
 
 
 def extended_around(model: nn.Module) -> nn.Module | None:
-    """Return the extended model that has the weights of a part's extension; None if it is not such a part."""
-    whole: nn.Module | None = model.__dict__.get("_floater_whole")
-    return whole
+    """Return the extended model around a part of a model, unless the model has it, too; None if none."""
+    parts = {*model.modules()}
+    wholes = (part.__dict__.get("_floater_whole") for part in parts)
+    return next((whole for whole in wholes if whole is not None and whole not in parts), None)
 
 
 def has_rules(model: nn.Module, method: object) -> bool:
@@ -271,6 +272,7 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
                 module: Any = body.get_submodule(path)
                 module.__dict__["floater_rule"] = rule
                 module.__dict__["floater_grouped"] = attention.grouped_layer(module, body.config, old)
+                module.config._attn_implementation = attention.NAMES[before]  # a copied layer has its own
         body.set_attn_implementation(attention.NAMES[before])
 
 

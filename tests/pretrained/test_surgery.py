@@ -1,0 +1,118 @@
+"""Blocks and parts of changed models that are moved, copied, replaced, or put into other models."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlavaConfig, LlavaForConditionalGeneration
+
+import floater
+from floater.pretrained import PlugError
+
+from . import extended, zoo
+from .extended import llava
+
+KINDS = ("flow", "baked", "clock")
+
+
+def changed(how: str, model: Any) -> Any:
+    """Plug or extend a model, the new weights away from their start."""
+    if how == "clex":
+        floater.extend(model, 128, "clex")
+        extended.noisy(model)
+        return model
+    floater.plug(model, **({"clock": {}} if how == "clock" else {}))
+    zoo.noisy(model)
+    if how == "baked":
+        floater.bake(model, 16)
+    return model
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_blocks_in_another_order_are_refused(how: str) -> None:
+    """In memory the flow moves with a block; from a file it would come back by the block's number."""
+    model = changed(how, zoo.build("llama"))
+    model.model.layers = nn.ModuleList(reversed(model.model.layers))
+    for index, layer in enumerate(model.model.layers):
+        layer.self_attn.layer_idx = index
+    with pytest.raises(PlugError, match="has taken the place of"):
+        zoo.output(model, **zoo.inputs("llama"))
+
+
+@pytest.mark.parametrize("block", [0, 1])
+def test_attention_that_is_replaced_has_no_clock_and_is_refused(block: int) -> None:
+    model = changed("clock", zoo.build("llama"))
+    layer = model.model.layers[block]
+    layer.self_attn = type(layer.self_attn)(model.config, block)
+    with pytest.raises(PlugError, match=f"taken the place of layers.{block}.self_attn, without its clock"):
+        zoo.output(model, **zoo.inputs("llama"))
+
+
+def test_fewer_blocks_than_clocks() -> None:
+    model = changed("clock", zoo.build("llama"))
+    model.model.layers = model.model.layers[:1]
+    model.config.num_hidden_layers = 1
+    assert bool(zoo.output(model, **zoo.inputs("llama")).isfinite().all())
+
+
+@pytest.mark.parametrize("how", ["flow", "clock", "clex"])
+def test_a_part_or_another_head_is_not_saved_without_the_weights_of_the_whole(
+    how: str, tmp_path: Path
+) -> None:
+    model, other = changed(how, zoo.build("llama")), llava()
+    other.model.language_model, other.config.text_config = model.model, model.config
+    head = zoo.build("llama")
+    head.model = model.model
+    for each in (model.model, other, head):
+        with pytest.raises(PlugError, match=r"runs with the .* of a LlamaForCausalLM, which"):
+            each.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", ["flow", "clock", "clex"])
+def test_a_part_whose_weights_are_missing_is_refused(how: str, tmp_path: Path) -> None:
+    """Transformers would leave them as they are in memory that was not written."""
+    plain = llava()
+    plain.save_pretrained(tmp_path)
+    text = changed(how, copy.deepcopy(plain.model.language_model)).config
+    config = LlavaConfig(text_config=text, vision_config=plain.config.vision_config, image_token_index=49)
+    with pytest.raises(PlugError, match=r"lacks model.language_model.floater\w*\.\S+, a weight of the flow"):
+        LlavaForConditionalGeneration.from_pretrained(tmp_path, config=config)
+
+
+@pytest.mark.parametrize("method", ["self_extend", "log_n"])
+def test_a_copied_block_is_extended(method: str, tmp_path: Path) -> None:
+    model, ids = zoo.build("llama"), zoo.text(2, 100)
+    layer = copy.deepcopy(model.model.layers[1])
+    layer.self_attn.layer_idx = 2
+    model.model.layers.append(layer)
+    model.config.num_hidden_layers = 3
+    floater.extend(model, 128, method)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert torch.equal(zoo.output(again, input_ids=ids), zoo.output(model, input_ids=ids))
+
+
+def test_a_plain_model_with_another_configuration_is_saved_as_it_is(tmp_path: Path) -> None:
+    model = zoo.build("llama")
+    model.config = copy.deepcopy(model.config)
+    model.config.max_position_embeddings = 128
+    model.save_pretrained(tmp_path)
+    assert "fusion" not in (tmp_path / "config.json").read_text()
+    assert type(model).from_pretrained(tmp_path).config.max_position_embeddings == 128
+
+
+def test_threads_that_load_plugged_models_leave_the_class_as_it_was(tmp_path: Path) -> None:
+    model = changed("flow", zoo.build("llama"))
+    model.save_pretrained(tmp_path)
+    kind = type(model)
+    with ThreadPoolExecutor(4) as pool:
+        for loaded in pool.map(kind.from_pretrained, [tmp_path] * 12):
+            assert hasattr(loaded, "floater")
+    assert not kind._keys_to_ignore_on_load_unexpected
