@@ -72,9 +72,9 @@ def plug_state(model: nn.Module) -> PlugState:
 def plugged_around(model: nn.Module) -> nn.Module | None:
     """Return the plugged model that has the flow of a model's body and is not in the model; None if none."""
     parts = {*model.modules()}
-    bodies = (body for part in parts for body in observers(part) if isinstance(body, Body))
-    turns = (turn for part in parts for turn in part._forward_pre_hooks.values() if isinstance(turn, Turn))
-    return next((each.root for each in (*bodies, *turns) if each.root not in parts), None)
+    added = [each for part in parts for each in (*observers(part), *part._forward_pre_hooks.values())]
+    roots = (each.root for each in added if isinstance(each, Body | Turn))
+    return next((root for root in roots if root not in parts), None)
 
 
 def flows_of(model: nn.Module) -> Flows:
