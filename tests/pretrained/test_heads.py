@@ -94,3 +94,19 @@ def test_a_head_that_its_class_builds_is_plugged_as_a_whole() -> None:
     rebuilt.load_state_dict(model.state_dict())
     rebuilt.set_attn_implementation("eager")
     assert torch.equal(first(rebuilt, "llama"), first(model, "llama"))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_choices_are_rows(padded: bool) -> None:
+    """The body of GPT-2 makes (batch * choices, T) of them itself."""
+    model = transformers.GPT2DoubleHeadsModel(extended.build("gpt2").config)
+    change(model, "gpt2", "plug")
+    ids, mask = zoo.text(6, 7), torch.ones(6, 7, dtype=torch.long)
+    mask[2, :3] = 0
+    options = {"attention_mask": mask} if padded else {}
+    with torch.no_grad():
+        rows = model(input_ids=ids, **options).logits
+        choices = model(
+            input_ids=ids.view(2, 3, 7), **{k: v.view(2, 3, 7) for k, v in options.items()}
+        ).logits
+    torch.testing.assert_close(choices.flatten(0, 1), rows, atol=1e-6, rtol=1e-6)

@@ -54,11 +54,16 @@ def test_attention_that_is_replaced_has_no_clock_and_is_refused(block: int) -> N
         zoo.output(model, **zoo.inputs("llama"))
 
 
-def test_fewer_blocks_than_clocks() -> None:
-    model = changed("clock", zoo.build("llama"))
+@pytest.mark.parametrize("how", KINDS)
+def test_fewer_blocks_run_and_are_not_saved(how: str, tmp_path: Path) -> None:
+    model = changed(how, zoo.build("llama"))
     model.model.layers = model.model.layers[:1]
     model.config.num_hidden_layers = 1
     assert bool(zoo.output(model, **zoo.inputs("llama")).isfinite().all())
+    for save in (model.save_pretrained, lambda folder: floater.save(model, folder)):
+        with pytest.raises(PlugError, match="has fewer blocks than when it was plugged"):
+            save(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("how", ["flow", "clock", "clex"])

@@ -22,6 +22,7 @@ from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
 
 _TEXT = {"input_ids", "inputs_embeds"}
+_ROWS = {"input_ids", "attention_mask", "position_ids"}
 
 
 @dataclass
@@ -142,6 +143,12 @@ class Body:
         words = next((arguments[name] for name in ("input_ids", "inputs_embeds") if name in arguments), None)
         if words is None:
             return None
+        if "input_ids" in arguments and words.ndim == 3:  # GPT-2's body makes rows of choices
+            words = words.flatten(0, 1)
+            arguments = {
+                name: value.flatten(0, 1) if name in _ROWS and value.ndim == 3 else value
+                for name, value in arguments.items()
+            }
         return token_positions(arguments, words.shape[:2], padding=self.padding, windowed=self.windowed)
 
     def solve(self, site: str, positions: Positions) -> None:

@@ -49,7 +49,7 @@ from floater.pretrained.files import read_config
 from floater.pretrained.forward import observe, observers
 from floater.pretrained.host import UNSAVED, Refusal, inner
 from floater.pretrained.plug import bake, plug
-from floater.pretrained.plugged import GUARD, plugged, plugged_around
+from floater.pretrained.plugged import GUARD, check_blocks, plugged, plugged_around
 from floater.pretrained.restoring import missing_extension, missing_flow, restore
 from floater.pretrained.saving import check_same, readable
 from floater.pretrained.weight_names import rename_weights
@@ -217,7 +217,8 @@ def save_model(
 
     Raises:
         PlugError: if the model runs with the flow or the extension of a model that contains it, which its
-            files would lack, or a part of it was plugged or extended, and the whole, too.
+            files would lack; a part of it was plugged or extended, and the whole, too; or it has fewer blocks
+            than when it was plugged.
     """
     for whole, what, other in (
         (plugged_around(model), "flow", ", or unplug it first"),
@@ -228,6 +229,8 @@ def save_model(
                 f"this {type(model).__name__} runs with the {what} of a {type(whole).__name__}, which its "
                 f"files would lack: save the {type(whole).__name__}{other}"
             )
+    if plugged(model) is not None:
+        check_blocks(model)
     settings = extension_settings(model)
     if changed_apart(model):
         if plugged(model) is not None or settings is not None:

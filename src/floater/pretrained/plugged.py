@@ -77,6 +77,32 @@ def plugged_around(model: nn.Module) -> nn.Module | None:
     return next((root for root in roots if root not in parts), None)
 
 
+def check_blocks(model: nn.Module) -> None:
+    """Refuse a plugged model that has fewer blocks than when it was plugged.
+
+    Raises:
+        PlugError: if it has: its files could not be loaded, as their flow is that of all blocks.
+    """
+    state = plug_state(model)
+    paths = [(body.path, injection.path) for _, body in state.forwards for injection in body.injections]
+    gone = [path for path in paths if not _has_part(model, ".".join(filter(None, path)))]
+    hooks = [hook for part in model.modules() for hook in part._forward_pre_hooks.values()]
+    turns = sum(isinstance(hook, Turn) for hook in hooks)
+    if gone or turns < len(state.turns):
+        raise PlugError(
+            f"this {type(model).__name__} has fewer blocks than when it was plugged, and the files of its "
+            "flow could not be loaded; remove blocks first and plug the model then"
+        )
+
+
+def _has_part(model: nn.Module, path: str) -> bool:
+    try:  # not by `named_modules`: wrappers of parts, as of FSDP, have names of their own
+        model.get_submodule(path)
+    except AttributeError:
+        return False
+    return True
+
+
 def flows_of(model: nn.Module) -> Flows:
     """Return the flows of a plugged model.
 

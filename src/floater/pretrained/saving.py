@@ -26,7 +26,7 @@ from floater.pretrained.files import read_object, read_tensors
 from floater.pretrained.flows import Flows
 from floater.pretrained.host import inner
 from floater.pretrained.plug import bake, plug, unplug
-from floater.pretrained.plugged import plug_state, plugged, trained_part
+from floater.pretrained.plugged import check_blocks, plug_state, plugged, trained_part
 from floater.transformer.alignment import align
 
 MOST_BLOCKS = 10_000
@@ -47,6 +47,7 @@ def save(model: nn.Module, directory: str | Path) -> None:
     """
     model = inner(model)
     state = plug_state(model)
+    check_blocks(model)
     flows = trained_part(model)
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
