@@ -67,6 +67,24 @@ def changed(name: str, how: str) -> Any:
     return model
 
 
+def change(model: Any, how: str) -> Any:
+    """Plug or extend a model, the new weights away from their start.
+
+    Args:
+        model: the model.
+        how: "flow", "baked" or "clock" to plug it, "clex" or "extend", by the default method, to extend it.
+    """
+    if how in ("clex", "extend"):
+        floater.extend(model, 128, "clex" if how == "clex" else None)
+        noisy(model)
+        return model
+    floater.plug(model, **({"clock": {}} if how == "clock" else {}))
+    zoo.noisy(model)
+    if how == "baked":
+        floater.bake(model, 16)
+    return model
+
+
 def assert_same(name: str, again: Any, model: Any, how: str = "plug") -> None:
     options = inputs(name, how)
     assert torch.equal(zoo.output(again.eval(), **options), zoo.output(model.eval(), **options))

@@ -32,7 +32,7 @@ def test_clex_begins_as_its_scaling() -> None:
 
 
 def test_clex_has_the_frequencies_of_the_released_code() -> None:
-    """Of DAMO-NLP-SG/CLEX at 023709d (RK4 in steps of 0.01), weights and scales as below."""
+    """Compare with DAMO-NLP-SG/CLEX at 023709d (RK4, step 0.01), computed for these weights and scales."""
     flow = clex.ScaleFlow(8, 10000.0, 64, "dynamic")
     flow.field.inner.weight.data = torch.arange(32.0).sin().view(8, 4) * 0.3
     flow.field.outer.weight.data = torch.arange(32.0).cos().view(4, 8) * 0.1

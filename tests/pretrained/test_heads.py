@@ -17,6 +17,7 @@ from floater.pretrained.extending.install import extension_settings
 from floater.pretrained.plugged import plugged
 
 from . import extended, zoo
+from .changed import change
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -24,7 +25,7 @@ TASKS = (
     "", "ForCausalLM", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification",
     "ForQuestionAnswering", "ForImageClassification",
 )  # fmt: skip
-CASES = [("plug", name) for name in zoo.NAMES if name not in (*zoo.SEQ2SEQ, "siglip-vision")] + [
+CASES = [("flow", name) for name in zoo.NAMES if name not in (*zoo.SEQ2SEQ, "siglip-vision")] + [
     ("extend", name) for name in ("llama", "gemma3", "modernbert", "bloom", "clip-text")
 ]
 
@@ -45,19 +46,13 @@ def heads(name: str) -> Iterator[tuple[Any, Any]]:
             yield auto, auto.from_config(copy.deepcopy(config))
 
 
-def change(model: Any, name: str, how: str) -> None:
-    """Plug or extend a model by weights that change it."""
+def changed(model: Any, name: str, how: str) -> Any:
+    """The model, all its weights large enough for position to matter, plugged or extended."""
     torch.manual_seed(1)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     model.set_attn_implementation("eager")
-    model.eval()
-    if how == "plug":
-        floater.plug(model)
-        zoo.noisy(model)
-        return
-    floater.extend(model, 128, "clex" if name in extended.ROTARY else None)
-    extended.noisy(model)
+    return change(model.eval(), "clex" if how == "extend" and name in extended.ROTARY else how)
 
 
 def first(model: Any, name: str) -> torch.Tensor:
@@ -71,7 +66,7 @@ def first(model: Any, name: str) -> torch.Tensor:
 @pytest.mark.parametrize(("how", "name"), CASES)
 def test_every_head(tmp_path: Path, how: str, name: str) -> None:
     for auto, model in heads(name):
-        change(model, name, how)
+        changed(model, name, how)
         actual = first(model, name)
         folder = tmp_path / type(model).__name__
         model.save_pretrained(folder)
@@ -87,7 +82,7 @@ def test_every_head(tmp_path: Path, how: str, name: str) -> None:
 def test_a_head_that_its_class_builds_is_plugged_as_a_whole() -> None:
     """Its body, which Transformers builds from the same configuration, has no flow of its own."""
     model = next(model for auto, model in heads("llama") if "SequenceClassification" in auto.__name__)
-    change(model, "llama", "plug")
+    changed(model, "llama", "flow")
     rebuilt = type(model)(copy.deepcopy(model.config)).eval()
     assert not any(map(plugged, rebuilt.modules()))
     floater.plug(rebuilt)
@@ -100,7 +95,7 @@ def test_a_head_that_its_class_builds_is_plugged_as_a_whole() -> None:
 def test_choices_are_rows(padded: bool) -> None:
     """The body of GPT-2 makes (batch * choices, T) of them itself."""
     model = transformers.GPT2DoubleHeadsModel(extended.build("gpt2").config)
-    change(model, "gpt2", "plug")
+    changed(model, "gpt2", "flow")
     ids, mask = zoo.text(6, 7), torch.ones(6, 7, dtype=torch.long)
     mask[2, :3] = 0
     options = {"attention_mask": mask} if padded else {}

@@ -16,34 +16,19 @@ from floater.encodings import PositionError
 from floater.transformer import FloaterForCausalLM
 
 from . import extended, zoo
+from .changed import change
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
-CHANGES: dict[str, Callable[[Any], Any]] = {
-    "flow": floater.plug,
-    "clock": lambda model: floater.plug(model, clock={}),
-    "clex": lambda model: floater.extend(model, 128, "clex"),
-}
 
-
-def changed(how: str, model: Any) -> Any:
-    """Change a model; return what was added, its weights away from their start."""
-    CHANGES[how](model)
-    added = model.floater_extension if how == "clex" else model.floater
-    generator = torch.Generator().manual_seed(2)
-    for parameter in added.parameters():
-        parameter.data += 0.2 * torch.randn(parameter.shape, generator=generator)
-    return added
-
-
-@pytest.mark.parametrize("how", CHANGES)
+@pytest.mark.parametrize("how", ["flow", "clock", "clex"])
 def test_what_is_changed_after_it_is_offloaded_or_kept_on_a_device(how: str, tmp_path: Path) -> None:
     ids = zoo.text(2, 100)
     whole = zoo.build("llama")
-    changed(how, whole)
+    change(whole, how)
     expected = zoo.output(whole, input_ids=ids)
     offloaded = cpu_offload(zoo.build("llama"), execution_device=torch.device("cpu"))
-    changed(how, offloaded)
+    change(offloaded, how)
     torch.testing.assert_close(zoo.output(offloaded, input_ids=ids), expected, atol=1e-5, rtol=1e-5)
     kept = {"floater": "cpu", "floater_extension": "cpu", "lm_head": "cpu", "model": "disk"}
     devices = {name: device for name, device in kept.items() if hasattr(whole, name)}
@@ -53,24 +38,17 @@ def test_what_is_changed_after_it_is_offloaded_or_kept_on_a_device(how: str, tmp
 
 def test_a_clock_is_offloaded() -> None:
     model, ids = zoo.build("llama"), zoo.text()
-    changed("clock", model)
+    change(model, "clock")
     expected = zoo.output(model, input_ids=ids)
     model = cpu_offload(model, execution_device=torch.device("cpu"))
     assert {parameter.device.type for parameter in model.floater.parameters()} == {"meta"}
     torch.testing.assert_close(zoo.output(model, input_ids=ids), expected, atol=1e-6, rtol=1e-6)
 
 
-def plugged(name: str = "llama") -> Any:
-    model = zoo.build(name)
-    floater.plug(model)
-    zoo.noisy(model)
-    return model
-
-
 @pytest.mark.parametrize(
     ("name", "build"),
     [
-        ("llama", plugged),
+        ("llama", lambda: change(zoo.build("llama"), "flow")),
         *((name, lambda name=name: extended.extended(name, "clex" if name == "llama" else None))
           for name in ("llama", "t5", "bloom", "mpt")),
         *(("llama", lambda name=name: zoo.model_of_this_library(FloaterForCausalLM, name))
@@ -94,7 +72,7 @@ def test_a_model_spread_over_memory_and_disk(tmp_path: Path) -> None:
     model: Any = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "model", device_map=devices, offload_folder=tmp_path / "disk", attn_implementation="eager"
     ).eval()
-    whole, options = plugged("bert"), zoo.inputs("bert")
+    whole, options = change(zoo.build("bert"), "flow"), zoo.inputs("bert")
     before = zoo.output(model, **options)
     floater.plug(model)
     assert torch.equal(zoo.output(model, **options), before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,29 +14,17 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration
 import floater
 from floater.pretrained import PlugError
 
-from . import extended, zoo
+from . import zoo
+from .changed import change
 from .extended import llava
 
 KINDS = ("flow", "baked", "clock")
 
 
-def changed(how: str, model: Any) -> Any:
-    """Plug or extend a model, the new weights away from their start."""
-    if how == "clex":
-        floater.extend(model, 128, "clex")
-        extended.noisy(model)
-        return model
-    floater.plug(model, **({"clock": {}} if how == "clock" else {}))
-    zoo.noisy(model)
-    if how == "baked":
-        floater.bake(model, 16)
-    return model
-
-
 @pytest.mark.parametrize("how", KINDS)
 def test_blocks_in_another_order_are_refused(how: str) -> None:
     """In memory the flow moves with a block; from a file it would come back by the block's number."""
-    model = changed(how, zoo.build("llama"))
+    model = change(zoo.build("llama"), how)
     model.model.layers = nn.ModuleList(reversed(model.model.layers))
     for index, layer in enumerate(model.model.layers):
         layer.self_attn.layer_idx = index
@@ -47,16 +34,28 @@ def test_blocks_in_another_order_are_refused(how: str) -> None:
 
 @pytest.mark.parametrize("block", [0, 1])
 def test_attention_that_is_replaced_has_no_clock_and_is_refused(block: int) -> None:
-    model = changed("clock", zoo.build("llama"))
+    model = change(zoo.build("llama"), "clock")
     layer = model.model.layers[block]
     layer.self_attn = type(layer.self_attn)(model.config, block)
     with pytest.raises(PlugError, match=f"taken the place of layers.{block}.self_attn, without its clock"):
         zoo.output(model, **zoo.inputs("llama"))
 
 
+def test_a_clock_moves_to_attention_that_is_replaced_as_the_refusal_says(tmp_path: Path) -> None:
+    model, options = change(zoo.build("llama"), "clock"), zoo.inputs("llama")
+    expected, layer = zoo.output(model, **options), model.model.layers[0]
+    weights = layer.self_attn.state_dict()
+    layer.self_attn = type(layer.self_attn)(model.config, 0).eval()
+    layer.self_attn.load_state_dict(weights)
+    floater.save(model, tmp_path)
+    floater.unplug(model)
+    floater.load(tmp_path, model)
+    assert torch.equal(zoo.output(model, **options), expected)
+
+
 @pytest.mark.parametrize("how", KINDS)
 def test_fewer_blocks_run_and_are_not_saved(how: str, tmp_path: Path) -> None:
-    model = changed(how, zoo.build("llama"))
+    model = change(zoo.build("llama"), how)
     model.model.layers = model.model.layers[:1]
     model.config.num_hidden_layers = 1
     assert bool(zoo.output(model, **zoo.inputs("llama")).isfinite().all())
@@ -70,7 +69,7 @@ def test_fewer_blocks_run_and_are_not_saved(how: str, tmp_path: Path) -> None:
 def test_a_part_or_another_head_is_not_saved_without_the_weights_of_the_whole(
     how: str, tmp_path: Path
 ) -> None:
-    model, other = changed(how, zoo.build("llama")), llava()
+    model, other = change(zoo.build("llama"), how), llava()
     other.model.language_model, other.config.text_config = model.model, model.config
     head = zoo.build("llama")
     head.model = model.model
@@ -85,7 +84,7 @@ def test_a_part_whose_weights_are_missing_is_refused(how: str, tmp_path: Path) -
     """Transformers would leave them as they are in memory that was not written."""
     plain = llava()
     plain.save_pretrained(tmp_path)
-    text = changed(how, copy.deepcopy(plain.model.language_model)).config
+    text = change(copy.deepcopy(plain.model.language_model), how).config
     config = LlavaConfig(text_config=text, vision_config=plain.config.vision_config, image_token_index=49)
     with pytest.raises(PlugError, match=r"lacks model.language_model.floater\w*\.\S+, a weight of the flow"):
         LlavaForConditionalGeneration.from_pretrained(tmp_path, config=config)
@@ -114,7 +113,7 @@ def test_a_plain_model_with_another_configuration_is_saved_as_it_is(tmp_path: Pa
 
 
 def test_threads_that_load_plugged_models_leave_the_class_as_it_was(tmp_path: Path) -> None:
-    model = changed("flow", zoo.build("llama"))
+    model = change(zoo.build("llama"), "flow")
     model.save_pretrained(tmp_path)
     kind = type(model)
     with ThreadPoolExecutor(4) as pool:

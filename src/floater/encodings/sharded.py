@@ -132,7 +132,9 @@ def check_present(model: nn.Module) -> None:
     Example:
         >>> check_present(nn.Linear(2, 2))
     """
-    for part in () if torch.compiler.is_compiling() else model.modules():
+    if torch.compiler.is_compiling():
+        return
+    for part in model.modules():
         if "_hf_hook" in vars(part) and any(weight.is_meta for weight in part.parameters(recurse=False)):
             raise PositionError(
                 f"accelerate has offloaded the weights of {type(part).__name__}, a part of a position model: "

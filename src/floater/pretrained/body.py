@@ -20,6 +20,7 @@ from floater.pretrained.arguments import check_packed, source_positions, token_p
 from floater.pretrained.families import Family, PlugError, padding_of_table
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
+from floater.pretrained.host import part_at
 
 _TEXT = {"input_ids", "inputs_embeds"}
 _ROWS = {"input_ids", "attention_mask", "position_ids"}
@@ -287,11 +288,8 @@ def check_projections(body: nn.Module, paths: Iterable[str]) -> None:
         floater.pretrained.families.PlugError: another Linear has taken the place of 0, without its flow, ...
     """
     for path in paths:
-        try:
-            part = body.get_submodule(path)
-        except AttributeError:
-            continue
-        if not any(_injects(module, path) for module in part.modules()):
+        part = part_at(body, path)
+        if part is not None and not any(_injects(module, path) for module in part.modules()):
             raise PlugError(
                 f"another {type(part).__name__} has taken the place of {path}, without its flow, as after "
                 "dequantize() or in another order of blocks; floater.save the flow, unplug the model and "

@@ -16,6 +16,7 @@ from floater.flow.precision import wide_dtype
 from floater.positions.tracing import in_context_parallel
 from floater.pretrained.families import PlugError
 from floater.pretrained.find import BodySpec
+from floater.pretrained.host import part_at
 
 ROTARY = ("gemma", "gemma2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3")
 """Families with one rotation for all blocks, whose attention modules get its sines and cosines."""
@@ -87,9 +88,8 @@ class Turn:
     def _check(self, index: int) -> None:
         """Refuse a body in which a module without the clock of an index is in its place."""
         path = self.paths[index]
-        try:
-            part = self.body.get_submodule(path)
-        except AttributeError:  # a body with fewer blocks
+        part = part_at(self.body, path)
+        if part is None:
             return
         hooks = [hook for module in part.modules() for hook in module._forward_pre_hooks.values()]
         if not any(isinstance(hook, Turn) and hook.index == index for hook in hooks):
@@ -175,7 +175,7 @@ def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_clocks(
     model: nn.Module, specs: list[BodySpec], blocks: tuple[int, ...], options: Mapping[str, Any], start: str
-) -> tuple[Clocks, list[Any]]:
+) -> tuple[Clocks, dict[str, Any]]:
     """Hook a clock into each chosen block of a rotary model.
 
     Args:
@@ -186,7 +186,7 @@ def add_clocks(
         start: "zero" or "small".
 
     Returns:
-        The clocks, and the handles of the hooks.
+        The clocks, and the handles of the hooks by the names of their modules in the model.
 
     Raises:
         PlugError: if it is not a rotary model of a supported family.
@@ -208,10 +208,9 @@ def add_clocks(
     if not turned:
         raise PlugError(f"none of blocks {list(blocks)} rotates its queries and keys")
     clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
-    handles = [
-        module.register_forward_pre_hook(
-            Turn(model, body, [*turned], index, specs[0].depth), with_kwargs=True
-        )
-        for index, module in enumerate(turned.values())
-    ]
+    handles = {}
+    for index, (path, module) in enumerate(turned.items()):
+        turn = Turn(model, body, [*turned], index, specs[0].depth)
+        name = f"{specs[0].path}.{path}".strip(".")
+        handles[name] = module.register_forward_pre_hook(turn, with_kwargs=True)
     return clocks, handles

@@ -30,6 +30,21 @@ def inner(model: nn.Module) -> nn.Module:
     return base() if callable(base) else model
 
 
+def part_at(root: nn.Module, path: str) -> nn.Module | None:
+    """Return the module of a name; None if it is gone, as in a model from which blocks were removed.
+
+    Wrappers of parts, as of FSDP, add names of their own to `named_modules`, but find a part by its old name.
+
+    Example:
+        >>> part_at(nn.Sequential(nn.Identity()), "0"), part_at(nn.Sequential(), "0")
+        (Identity(), None)
+    """
+    try:
+        return root.get_submodule(path)
+    except AttributeError:
+        return None
+
+
 def device_of(model: nn.Module) -> Any:
     """Return the device of the first parameter that is there, not offloaded; None if there is none."""
     return next((p.device for p in model.parameters() if p.device.type != "meta"), None)

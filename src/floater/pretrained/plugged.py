@@ -14,6 +14,7 @@ from floater.pretrained.clocks import Clocks, Turn, active
 from floater.pretrained.families import PlugError
 from floater.pretrained.flows import Flows
 from floater.pretrained.forward import Forward, observers
+from floater.pretrained.host import part_at
 
 GUARD = "floater: this model has a FLOATER flow; import floater before the model is loaded"
 """Entry of a plugged model's `fusion_config`; see `floater.pretrained.loading`."""
@@ -26,7 +27,7 @@ class PlugState:
     Args:
         options: arguments of `plug` by name, as plain values.
         injections: each projection with its injection and the handle of its hook.
-        turns: handles of the hooks of clocks.
+        turns: handles of the hooks of clocks, by the names of the attention modules.
         forwards: functions of the bodies' forward passes, with the observer of each.
         frozen: parameters that were trainable before.
         origin: `name_or_path` of the model before it was plugged.
@@ -34,7 +35,7 @@ class PlugState:
 
     options: dict[str, Any]
     injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
-    turns: list[RemovableHandle] = field(default_factory=list)
+    turns: dict[str, RemovableHandle] = field(default_factory=dict)
     forwards: list[tuple[Forward, Body]] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
     origin: str | None = None
@@ -84,23 +85,12 @@ def check_blocks(model: nn.Module) -> None:
         PlugError: if it has: its files could not be loaded, as their flow is that of all blocks.
     """
     state = plug_state(model)
-    paths = [(body.path, injection.path) for _, body in state.forwards for injection in body.injections]
-    gone = [path for path in paths if not _has_part(model, ".".join(filter(None, path)))]
-    hooks = [hook for part in model.modules() for hook in part._forward_pre_hooks.values()]
-    turns = sum(isinstance(hook, Turn) for hook in hooks)
-    if gone or turns < len(state.turns):
+    paths = [f"{body.path}.{injection.path}" for _, body in state.forwards for injection in body.injections]
+    if any(part_at(model, path.strip(".")) is None for path in (*paths, *state.turns)):
         raise PlugError(
             f"this {type(model).__name__} has fewer blocks than when it was plugged, and the files of its "
             "flow could not be loaded; remove blocks first and plug the model then"
         )
-
-
-def _has_part(model: nn.Module, path: str) -> bool:
-    try:  # not by `named_modules`: wrappers of parts, as of FSDP, have names of their own
-        model.get_submodule(path)
-    except AttributeError:
-        return False
-    return True
 
 
 def flows_of(model: nn.Module) -> Flows:

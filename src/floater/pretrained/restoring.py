@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,6 @@ from floater.pretrained.saving import fill
 from floater.transformer.alignment import align
 
 _FLOW, _EXTENSION = "floater.", f"{KEY}."
-_ADDED = re.compile(rf"(^|\.)(floater|{KEY})\.")
 
 
 def restore(model: Any, info: dict[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +33,7 @@ def restore(model: Any, info: dict[str, Any], arguments: Mapping[str, Any]) -> d
     """
     origin = str(getattr(model, "name_or_path", None) or "the weights")
     unread: set[str] = {*info["unexpected_keys"]}
-    if missing := [name for name in info.get("missing_keys", ()) if _ADDED.search(name)]:
+    if missing := [name for name in info.get("missing_keys", ()) if {"floater", KEY} & {*name.split(".")}]:
         raise PlugError(
             f"{origin} lacks {min(missing)}, a weight of the flow or extension that the configuration of a "
             "part has"

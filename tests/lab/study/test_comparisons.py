@@ -1,4 +1,4 @@
-"""Which variants are compared by which test, on made-up results whose right verdict is known."""
+"""Comparisons of variants and their significance tests, on synthetic results with known verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tables and sentences say of made-up results."""
+"""Tables and sentences of a report, from synthetic results."""
 
 from __future__ import annotations
 
