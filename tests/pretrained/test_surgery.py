@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration
 
@@ -58,7 +59,12 @@ def test_fewer_blocks_run_and_are_not_saved(how: str, tmp_path: Path) -> None:
     model = change(zoo.build("llama"), how)
     model.model.layers = model.model.layers[:1]
     model.config.num_hidden_layers = 1
-    assert bool(zoo.output(model, **zoo.inputs("llama")).isfinite().all())
+    actual = zoo.output(model, **zoo.inputs("llama"))
+    assert bool(actual.isfinite().all())
+    adapted = get_peft_model(
+        copy.deepcopy(model), LoraConfig(target_modules=["q_proj"])
+    )  # begins as the model
+    torch.testing.assert_close(zoo.output(adapted, **zoo.inputs("llama")), actual, atol=1e-6, rtol=1e-6)
     for save in (model.save_pretrained, lambda folder: floater.save(model, folder)):
         with pytest.raises(PlugError, match="has fewer blocks than when it was plugged"):
             save(tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from floater.pretrained.families import PlugError
+from floater.pretrained.host import part_at
 
 _SCALING = {"IA3", "BOFT", "DEFT", "DORA", "ROAD"}
 """They change the output of the projection, what a flow has added to it included."""
@@ -33,7 +34,7 @@ def check_adapters(root: nn.Module, body: nn.Module, paths: Iterable[str]) -> No
     configs = (getattr(root, "peft_config", None) or {}).values()
     if not configs:
         return
-    wrapped = {path: body.get_submodule(path) for path in paths}
+    wrapped = {path: part for path in paths if (part := part_at(body, path)) is not None}
     if copied := [path for path, part in wrapped.items() if is_copied(part)]:
         raise PlugError(
             f"modules_to_save has a copy of {copied[0]}, which a flow is added to; leave it out, or unplug it"

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from floater.encodings.checks import one_of
@@ -175,7 +176,7 @@ def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:
 
 def add_clocks(
     model: nn.Module, specs: list[BodySpec], blocks: tuple[int, ...], options: Mapping[str, Any], start: str
-) -> tuple[Clocks, dict[str, Any]]:
+) -> tuple[Clocks, dict[str, tuple[nn.Module, RemovableHandle]]]:
     """Hook a clock into each chosen block of a rotary model.
 
     Args:
@@ -186,7 +187,7 @@ def add_clocks(
         start: "zero" or "small".
 
     Returns:
-        The clocks, and the handles of the hooks by the names of their modules in the model.
+        The clocks, and by their names in the model the modules with a hook, and its handle.
 
     Raises:
         PlugError: if it is not a rotary model of a supported family.
@@ -208,9 +209,9 @@ def add_clocks(
     if not turned:
         raise PlugError(f"none of blocks {list(blocks)} rotates its queries and keys")
     clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
-    handles = {}
+    turns = {}
     for index, (path, module) in enumerate(turned.items()):
         turn = Turn(model, body, [*turned], index, specs[0].depth)
         name = f"{specs[0].path}.{path}".strip(".")
-        handles[name] = module.register_forward_pre_hook(turn, with_kwargs=True)
-    return clocks, handles
+        turns[name] = module, module.register_forward_pre_hook(turn, with_kwargs=True)
+    return clocks, turns

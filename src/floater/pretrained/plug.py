@@ -250,7 +250,7 @@ def unplug(model: nn.Module) -> None:
         handle.remove()
         take_out(module)
         injection.body.release()
-    for handle in state.turns.values():
+    for _, handle in state.turns.values():
         handle.remove()
     for forward, body in state.forwards:
         forward.remove(body)

@@ -27,7 +27,8 @@ class PlugState:
     Args:
         options: arguments of `plug` by name, as plain values.
         injections: each projection with its injection and the handle of its hook.
-        turns: handles of the hooks of clocks, by the names of the attention modules.
+        turns: each attention module with a clock, by its name, and the handle of its hook. A handle of a
+            module that is gone cannot be copied.
         forwards: functions of the bodies' forward passes, with the observer of each.
         frozen: parameters that were trainable before.
         origin: `name_or_path` of the model before it was plugged.
@@ -35,7 +36,7 @@ class PlugState:
 
     options: dict[str, Any]
     injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
-    turns: dict[str, RemovableHandle] = field(default_factory=dict)
+    turns: dict[str, tuple[nn.Module, RemovableHandle]] = field(default_factory=dict)
     forwards: list[tuple[Forward, Body]] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
     origin: str | None = None
