@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.utils import prune
-from transformers import AutoConfig, LlamaForCausalLM
+from transformers import AutoConfig, LlamaForCausalLM, LlamaModel, LlavaForConditionalGeneration
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import floater
@@ -127,12 +127,17 @@ def test_a_model_made_by_its_class_is_not_taken_for_an_extended_one() -> None:
 
 
 @pytest.mark.parametrize("method", ["clex", "log_n", "yarn"])
-def test_a_part_that_was_extended_apart_does_not_come_back_without_it(tmp_path: Path, method: str) -> None:
+def test_a_part_that_shares_the_configuration_of_the_whole_is_not_saved_in_it(
+    tmp_path: Path, method: str
+) -> None:
     model = build("llama")
     floater.extend(model.model, 128, method)
-    model.save_pretrained(tmp_path)
-    with pytest.raises(PlugError, match="of which a part was extended apart"):
-        LlamaForCausalLM.from_pretrained(tmp_path)
+    with pytest.raises(PlugError, match=r"was plugged or extended apart .* or save the part"):
+        model.save_pretrained(tmp_path)
+    model.model.save_pretrained(tmp_path)
+    again, long = LlamaModel.from_pretrained(tmp_path).eval(), build_inputs("llama", 100)
+    expected = model.model(**long).last_hidden_state
+    torch.testing.assert_close(again(**long).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["clex", "yarn"])
@@ -161,20 +166,22 @@ def test_pruned_weights_are_refused() -> None:
     assert bool(zoo.output(model, **build_inputs("llama", 100)).isfinite().all())
 
 
-def test_a_part_with_a_configuration_of_its_own_does_not_come_back_without_its_extension(
-    tmp_path: Path,
+@pytest.mark.parametrize("method", ["yarn", "log_n", "clex"])
+def test_a_part_with_a_configuration_of_its_own_comes_back_with_its_extension(
+    tmp_path: Path, method: str
 ) -> None:
-    model = llava()
-    floater.extend(model.model.language_model, 128)
+    model = llava().eval()
+    section = model.config.text_config
+    floater.extend(model.model.language_model, 128, method)
     model.save_pretrained(tmp_path)
-    with pytest.raises(PlugError, match=r"extended apart; .* put the part's configuration into the whole's"):
-        type(model).from_pretrained(tmp_path)
-    model = llava()
-    floater.extend(model.model.language_model, 128)
-    model.config.text_config = model.model.language_model.config
-    model.save_pretrained(tmp_path)
+    assert model.config.text_config is section
     again = type(model).from_pretrained(tmp_path)
-    assert again.model.language_model.config.rope_parameters["rope_type"] == "yarn"
+    long = {"input_ids": torch.arange(100)[None] % 49}
+    torch.testing.assert_close(zoo.output(again, **long), zoo.output(model, **long), atol=1e-5, rtol=1e-5)
+    if method != "yarn":
+        alone = LlavaForConditionalGeneration.from_pretrained.__func__.__wrapped__  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match="import floater before the model is loaded"):
+            alone(LlavaForConditionalGeneration, tmp_path)
 
 
 @pytest.mark.parametrize(("name", "path"), [("llama", "model"), ("t5", "encoder"), ("bloom", "transformer")])

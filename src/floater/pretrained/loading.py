@@ -28,7 +28,6 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from torch import Tensor
-from transformers import PreTrainedConfig
 
 from floater.pretrained.card import write_card
 from floater.pretrained.clocks import has_clocks
@@ -48,6 +47,7 @@ from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_config
 from floater.pretrained.forward import observe, observers
 from floater.pretrained.host import UNSAVED, Refusal, inner
+from floater.pretrained.parts import describing_parts, is_changed
 from floater.pretrained.plug import bake, plug
 from floater.pretrained.plugged import GUARD, check_blocks, plugged, plugged_around
 from floater.pretrained.restoring import missing_extension, missing_flow, restore
@@ -87,7 +87,7 @@ def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: An
             model, info = original(kind, *args, output_loading_info=True, **kwargs)
     with readable(model.name_or_path):
         info = restore(model, info, kwargs)
-    if guarded and not _is_changed(model):
+    if guarded and not is_changed(model):
         raise PlugError(
             f"{model.name_or_path} holds a {type(model).__name__} of which a part was extended apart; "
             "before it is saved, extend the whole model, or put the part's configuration into the whole's"
@@ -217,8 +217,8 @@ def save_model(
 
     Raises:
         PlugError: if the model runs with the flow or the extension of a model that contains it, which its
-            files would lack; a part of it was plugged or extended, and the whole, too; or it has fewer blocks
-            than when it was plugged.
+            files would lack; a part of it was plugged or extended that its configuration cannot describe; or
+            it has fewer blocks than when it was plugged.
     """
     for whole, what, other in (
         (plugged_around(model), "flow", ", or unplug it first"),
@@ -231,16 +231,9 @@ def save_model(
             )
     if plugged(model) is not None:
         check_blocks(model)
+    with describing_parts(model):
+        original(model, save_directory, *args, **kwargs)
     settings = extension_settings(model)
-    if changed_apart(model):
-        if plugged(model) is not None or settings is not None:
-            raise PlugError(
-                f"a part of this {type(model).__name__} was plugged or extended apart from the whole, which "
-                "its files would lack; plug and extend the whole model"
-            )
-        # Transformers reads the fusions that a model needs only from the configuration of the whole model
-        model.config.fusion_config = {**(getattr(model.config, "fusion_config", None) or {}), GUARD: True}
-    original(model, save_directory, *args, **kwargs)
     needs_library = plugged(model) is not None or (settings and settings["method"] not in PLAIN)
     if needs_library and kwargs.get("is_main_process", True):
         write_card(Path(save_directory), model, whole=True)
@@ -295,7 +288,7 @@ def _check_adapters(model: Any) -> None:
                 f"the adapter's base, {base}, rotates for {lengths[0]} tokens, and this {kind} for "
                 f"{lengths[1]}, otherwise; load the adapter into that, or extend this as that model was"
             )
-        if not _is_changed(model) and (base.startswith(UNSAVED) or not {KEY, "floater"}.isdisjoint(config)):
+        if not is_changed(model) and (base.startswith(UNSAVED) or not {KEY, "floater"}.isdisjoint(config)):
             raise PlugError(
                 f"this {kind} is neither plugged nor extended, but the adapter's base is ({base}); load the "
                 "adapter into that"
@@ -324,39 +317,6 @@ def _shorter(config: Any, base: Mapping[str, Any]) -> tuple[int, int] | None:
     if other.rope_parameters == config.rope_parameters or there < here or (there == here and not scaled):
         return None
     return there, here
-
-
-def changed_apart(model: Any) -> bool:
-    """Return whether a part of a model was plugged or extended, and not as a part of the whole."""
-    changed = any(_changed_itself(part) for part in model.modules() if part is not model)
-    return changed or _has_scaled_part(model)
-
-
-def _has_scaled_part(model: Any) -> bool:
-    """Return whether a part of a model was extended by its configuration, and that of the whole differs."""
-    configs = [
-        each for each in (model.config, *vars(model.config).values()) if isinstance(each, PreTrainedConfig)
-    ]
-    declared: dict[str, list[Any]] = {}
-    for config in configs:
-        declared.setdefault(config.model_type, []).append(_lengths(config))
-    parts = [
-        part.config for part in model.modules() if "_floater_extended" in vars(part) and part is not model
-    ]
-    return any(_lengths(part) not in declared.get(part.model_type, [_lengths(part)]) for part in parts)
-
-
-def _lengths(config: Any) -> tuple[Any, ...]:
-    return tuple(getattr(config, name, None) for name in ("max_position_embeddings", "rope_parameters"))
-
-
-def _is_changed(model: Any) -> bool:
-    """Return whether a model or a part of it is plugged, or extended by a method of this library."""
-    return any(map(_changed_itself, model.modules()))
-
-
-def _changed_itself(part: Any) -> bool:
-    return plugged(part) is not None or extension_settings(part) is not None
 
 
 def _is_building(config: Any) -> bool:

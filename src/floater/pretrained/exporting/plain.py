@@ -13,6 +13,7 @@ from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.extending import biases, clex, native, rotary
 from floater.pretrained.extending.install import KEY, NOTE, PLAIN, extension_settings
 from floater.pretrained.host import inner
+from floater.pretrained.parts import changed_apart
 from floater.pretrained.plugged import plugged
 from floater.transformer.base import FloaterPreTrainedModel
 
@@ -77,9 +78,6 @@ def check_whole(model: Any) -> None:
         ExportError: if it is not a model of Transformers, is quantized, has adapters, or a part of it was
             plugged or extended apart.
     """
-    # saving imports the functions that wrap Transformers' methods
-    from floater.pretrained.loading import changed_apart
-
     name = type(model).__name__
     if isinstance(model, FloaterPreTrainedModel):
         raise ExportError(
