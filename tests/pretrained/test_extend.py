@@ -16,6 +16,8 @@ from transformers import (
     CodeGenModel,
     CTRLConfig,
     CTRLModel,
+    DebertaV2Config,
+    DebertaV2ForMultipleChoice,
     DistilBertConfig,
     DistilBertModel,
     GPTJConfig,
@@ -141,6 +143,12 @@ def test_a_learned_table_is_not_continued_as_sinusoids() -> None:
         (
             lambda: CanineModel(CanineConfig(**SMALL, max_position_embeddings=32, local_attention_length=8)),
             "has no positions that can be extended: .*; it does not take 64 tokens",
+        ),
+        (
+            lambda: DebertaV2ForMultipleChoice(
+                DebertaV2Config(**SMALL, relative_attention=True, position_biased_input=False)
+            ),
+            "takes 64 tokens already",
         ),
     ],
 )

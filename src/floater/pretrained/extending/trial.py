@@ -230,7 +230,8 @@ def example_inputs(part: Any, length: int, image: bool) -> Iterator[dict[str, An
             channels = getattr(config, "num_channels", 3)
             yield fixed | {"pixel_values": torch.empty(1, channels, length, length)}
         return
-    ids = torch.full((1, length), ordinary_tokens(config, 1)[0])
+    choices = [1] if type(part).__name__.endswith("MultipleChoice") else []
+    ids = torch.full((1, *choices, length), ordinary_tokens(config, 1)[0])
     decoder = {"decoder_input_ids": ids} if "decoder_input_ids" in names else {}
     if "input_ids" in names:
         yield fixed | decoder | {"input_ids": ids}
