@@ -323,6 +323,15 @@ def test_the_gradient_of_a_table_of_knots_is_its_slope():
     assert_close(delta.grad, 2 * delta.detach(), rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("sides", [1, 2])
+def test_the_gradients_of_a_table_of_knots_with_one_time_for_all_heads(sides):
+    random = torch.Generator().manual_seed(0)
+    table = torch.randn(sides, 3, len(knots(9.0)), generator=random, dtype=torch.float64).cumsum(-1)
+    delta = 12 * torch.randn(2, 1, 4, 5, generator=random, dtype=torch.float64)  # some beyond the last knot
+    inputs = table.requires_grad_(), delta.requires_grad_()
+    torch.autograd.gradcheck(interpolate, inputs, eps=1e-7, atol=1e-5)
+
+
 def test_a_table_of_knots_has_no_second_derivative():
     table = knots(20.0).square()[None, None].requires_grad_()
     delta = torch.tensor([[[[-2.5, 7.3]]]]).double().requires_grad_()

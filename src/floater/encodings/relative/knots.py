@@ -66,6 +66,8 @@ class _Interpolated(torch.autograd.Function):
 
     The knots are the floating-point numbers 1 + d with a mantissa of `_BITS`. So the leading bits of 1 + d
     are the index of the knot below it, and the others its place between two knots.
+
+    In place, as each new tensor of all pairs costs more than the arithmetic on it.
     """
 
     @staticmethod
@@ -73,17 +75,18 @@ class _Interpolated(torch.autograd.Function):
         sides, heads, count = table.shape
         bits, integer, mantissa = _bits(delta)
         shift = mantissa - _BITS
-        whole = (bits >> shift) - ((1023 if mantissa == 52 else 127) << _BITS)  # less that of 1 + 0
+        share = (bits & ((1 << shift) - 1)).to(delta.dtype).div_(1 << shift)
+        whole = bits.__irshift__(shift).sub_((1023 if mantissa == 52 else 127) << _BITS)  # less that of 1 + 0
         index = whole.clamp(max=count - 2)
-        share = (bits & ((1 << shift) - 1)).to(delta.dtype) / (1 << shift) + (whole - index)
-        row = torch.arange(heads, dtype=integer, device=delta.device)[:, None, None]
+        share += whole.sub_(index)
         if sides > 1:
-            row = row + heads * (delta > 0).to(integer)
+            index += (delta > 0).to(integer).mul_(heads * count)
+        row = torch.arange(heads, dtype=integer, device=delta.device)[:, None, None]
         index = index + count * row
-        flat, at = table.flatten().to(delta.dtype), index.flatten()
-        low = flat.index_select(0, at).view(index.shape)
+        flat = table.flatten().to(delta.dtype)
+        low = flat.index_select(0, index.flatten()).view(index.shape)
         ctx.save_for_backward(table, delta, index, share)
-        return low + share * _rises(flat, index)
+        return low.addcmul_(share, _rises(flat, index))
 
     @staticmethod
     @refuse_second_derivatives("a bias between knots", "an encoding without a clock")
@@ -93,21 +96,22 @@ class _Interpolated(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             upper = gradient * share
             flat, at = gradient.new_zeros(table.numel()), index.flatten()
-            flat.index_add_(0, at, (gradient - upper).flatten()).index_add_(0, at + 1, upper.flatten())
+            flat[1:].index_add_(0, at, upper.flatten())
+            flat.index_add_(0, at, torch.sub(gradient, upper, out=upper).flatten())
             table_gradient = flat.view(table.shape).to(table.dtype)
         if ctx.needs_input_grad[1]:
             # the spacing of knots doubles with each octave
             bits, _, mantissa = _bits(delta)
-            per_distance = _PER_OCTAVE / (bits >> mantissa << mantissa).view(delta.dtype)
-            slope = _rises(table.flatten().to(delta.dtype), index) * per_distance * delta.sign()
-            delta_gradient = (gradient * slope).sum_to_size(delta.shape)
+            octave = bits.__irshift__(mantissa).__ilshift__(mantissa).view(delta.dtype)
+            slope = _rises(table.flatten().to(delta.dtype), index).mul_(gradient).div_(octave)
+            delta_gradient = slope.mul_(delta.sign()).mul_(_PER_OCTAVE).sum_to_size(delta.shape)
         return table_gradient, delta_gradient
 
 
 def _bits(delta: Tensor) -> tuple[Tensor, torch.dtype, int]:
     """Return the bits of 1 + d as integers, their dtype, and the number of bits of the mantissa."""
     integer, mantissa = (torch.int32, 23) if delta.dtype == torch.float32 else (torch.int64, 52)
-    return (1 + delta.abs()).view(integer), integer, mantissa
+    return delta.abs().add_(1).view(integer), integer, mantissa
 
 
 def _rises(values: Tensor, index: Tensor) -> Tensor:
