@@ -133,6 +133,28 @@ def earlier_tokens(positions: Positions, count: int) -> list[Tensor]:
     return earlier
 
 
+def steps(positions: Positions, previous: Tensor) -> Tensor:
+    """Return the position of each key less that of the token before it in its document, (batch or 1, S).
+
+    It is zero at first tokens and at padding.
+
+    Args:
+        positions: positions of queries and keys.
+        previous: the slots of the tokens before, the second result of `earlier_tokens`.
+
+    Example:
+        >>> positions = Positions.packed([[2, 3]])
+        >>> steps(positions, earlier_tokens(positions, 2)[1])
+        tensor([[0, 1, 0, 1, 1]])
+    """
+    key = positions.key
+    rows = max(len(previous), len(key))
+    previous = previous.expand(rows, -1)
+    before = key.expand(rows, -1).gather(1, previous.clamp(min=0))
+    step = torch.where(previous < 0, 0, key - before)
+    return step if positions.key_valid is None else step.masked_fill(~positions.key_valid, 0)
+
+
 def convolve(x: Tensor, taps: Tensor, earlier: list[Tensor]) -> Tensor:
     """Return weighted sums over each key and the tokens before it: a causal convolution that skips padding.
 

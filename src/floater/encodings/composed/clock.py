@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import convolve, earlier_tokens
+from floater.encodings.absolute.tokens import convolve, earlier_tokens, steps
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.composed.parts import Part, named
@@ -239,12 +239,7 @@ class Clock(PositionModel):
         key, kernel = positions.key, 1 if self.convolution is None else self.convolution.shape[1]
         earlier = earlier_tokens(positions, max(kernel, 2))
         previous = earlier[1]
-        rows = max(len(previous), len(key))
-        previous = previous.expand(rows, -1)
-        before = key.expand(rows, -1).gather(1, previous.clamp(min=0))
-        step = torch.where(previous < 0, 0, key - before)
-        if positions.key_valid is not None:
-            step = step.masked_fill(~positions.key_valid, 0)
+        step = steps(positions, previous)
         next_step = None
         if self.both:
             next_step = torch.zeros_like(step).scatter_add(1, previous.clamp(min=0).expand_as(step), step)

@@ -1,0 +1,158 @@
+"""A flow that the text drives: dp/dt = A(x(t)) p with skew matrices A, which rotates queries and keys."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from floater.encodings.absolute.tokens import earlier_tokens, steps
+from floater.encodings.card import Card
+from floater.encodings.context import AttentionContext
+from floater.encodings.errors import PositionError
+from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.precise import at_least_float32
+from floater.encodings.registry import register
+from floater.encodings.relative.quaternions import Quaternion, conjugate, cumulative, exponential, product
+from floater.encodings.relative.waves import frequencies
+from floater.encodings.spec import StackSpec
+from floater.positions import Positions
+
+
+@register("floater_cde")
+class FloaterCDE(PositionModel):
+    """Queries and keys follow a linear flow whose matrix depends on the text, a controlled equation.
+
+    Between the positions of tokens l - 1 and l a key follows dp/dt = -A_l p, A_l = B + S(W x_l + b), where
+    x_l is the input of attention at token l and S fills a skew matrix. Where positions are one apart, the
+    logit is q_t^T exp(-A_t) ... exp(-A_{s+1}) k_s / sqrt(d_h). The equation is FLOATER's (Liu et al. 2020,
+    equation 5) with an input, as in neural controlled differential equations (Kidger et al. 2020, section 3),
+    linear as in Walker et al. (2025). The input is constant between tokens, so the solution is exact.
+
+    B rotates as `rotary` does, and W and b start at zero: the encoding is then `rotary`, and a trained model
+    starts as it was. `std` starts W with small random numbers instead, which learn sooner.
+
+    With one matrix for all tokens, as in `floater_rotary`, all rotations commute, and learned frequencies are
+    all that a flow can add. Rotations in fixed planes commute, too, as those of a `clock` on `rotary`. These
+    do not, so that the order of the tokens between key and query counts.
+
+    A consists of blocks of four components. A rotation of four components is x -> a x b with unit quaternions
+    a and b; exp(A) has a closed form in them, and their products along a text take log2 T steps. In the cache
+    keys carry W x + b as two numbers, for half precision, and the products are computed anew. In a stack that
+    is not causal, later keys are turned by the tokens between, their own included.
+
+    Args:
+        spec: the stack of blocks; head_dim must be a multiple of 4.
+        base: base of rotary's frequencies, above 1.
+        positions: whether B rotates; False leaves b and what the text drives.
+        std: standard deviation of the initial W, at least 0.
+
+    Raises:
+        PositionError: if head_dim is no multiple of 4, or an option is not valid.
+
+    Example:
+        >>> from floater import build
+        >>> model, rotary = (
+        ...     build(name, dim=8, heads=2, layers=1, max_length=16) for name in ("floater_cde", "rotary")
+        ... )
+        >>> x, positions = torch.randn(1, 5, 8), Positions.arange(5)
+        >>> context = AttentionContext(model.prepare(positions), 0, x)
+        >>> heads = x.view(1, 5, 2, 4)
+        >>> q, k, _ = model.qkv(heads, heads, heads, context)
+        >>> q, k = model.rotated(q.transpose(1, 2), k.transpose(1, 2), context)
+        >>> torch.allclose(q.transpose(1, 2), rotary.rotate(heads, rotary.prepare(positions)), atol=1e-6)
+        True
+    """
+
+    card = Card(
+        paper="Liu et al. 2020",
+        link="https://arxiv.org/abs/2003.09229",
+        point="relative",
+        equation="q_t^T exp(-A_t) ... exp(-A_{s+1}) k_s; dp/dt = -A_l p, A_l = B + S(W x_l + b) = -A_l^T",
+        parameters="3 * l * d * (d + 1) // 2",
+        also=("https://arxiv.org/abs/2005.08926", "https://arxiv.org/abs/2505.17761"),
+    )
+
+    stage = Stage.APPEND
+    reads_content = False
+
+    def __init__(
+        self, spec: StackSpec, *, base: float = 10000.0, positions: bool = True, std: float = 0.0
+    ) -> None:
+        super().__init__(spec)
+        head_dim = spec.dim // spec.heads
+        if head_dim % 4:
+            raise PositionError(f"head_dim is {head_dim}; 'floater_cde' turns blocks of 4 components")
+        if not base > 1:
+            raise PositionError(f"base is {base}; it must be above 1")
+        if not std >= 0:
+            raise PositionError(f"std is {std}; it must be at least 0")
+        self.base, self.positions, self.std = base, positions, std
+        self.entries = 6 * head_dim // 4  # of the matrices of a head, above their diagonals
+        self.weight = nn.Parameter(torch.empty(spec.layers, spec.heads * self.entries, spec.dim))
+        self.bias_of_matrix = nn.Parameter(torch.empty(spec.layers, spec.heads * self.entries))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.std)
+        nn.init.zeros_(self.bias_of_matrix)
+
+    def check_bake(self) -> None:
+        raise PositionError("the rotations of 'floater_cde' depend on the text: there is nothing to bake")
+
+    def prepare(self, positions: Positions) -> Tensor:
+        return steps(positions, earlier_tokens(positions, 2)[1])
+
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Tensor]) -> QKV:
+        x = context.x.to(at_least_float32(k.dtype))
+        weight, bias = (part[context.layer].to(x.dtype) for part in (self.weight, self.bias_of_matrix))
+        with torch.autocast(x.device.type, enabled=False):
+            driven = F.linear(x, weight, bias).view(*k.shape[:-1], self.entries)
+        # two numbers: what bfloat16 rounds away from one adds up along a text
+        first = driven.to(k.dtype)
+        return q, torch.cat([k, first, (driven - first).to(k.dtype)], -1), v
+
+    def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor]) -> tuple[Tensor, Tensor]:
+        k, driven = k.tensor_split([q.shape[-1]], -1)
+        left, right = self.turns(driven, context.state)
+        first = k.shape[2] - q.shape[2]
+        query_turns = (tuple(part[..., first:] for part in turn) for turn in (left, right))
+        return turned(q, *query_turns), turned(k, left, right)
+
+    def turns(self, driven: Tensor, step: Tensor) -> tuple[Quaternion, Quaternion]:
+        """Return the rotations x -> a x b from the first token to each, a and b of (batch, heads, blocks, S).
+
+        Args:
+            driven: W x + b as two numbers, (batch, heads, S, 2 entries).
+            step: the result of `prepare`.
+        """
+        dtype = at_least_float32(driven.dtype)
+        driven = driven.to(dtype).view(*driven.shape[:3], 2, 3, 2, self.entries // 6).sum(3)
+        skew = driven.permute(3, 0, 1, 4, 5, 2)  # (3, batch, heads, 2, blocks, S)
+        if self.positions:
+            # half the sum and half the difference of the two frequencies of a block
+            w = frequencies(4 * skew.shape[4], self.base, step.device).to(dtype).view(-1, 2)
+            plain = torch.stack([w.sum(1), w[:, 1] - w[:, 0]])[..., None] / 2
+            skew = torch.cat([skew[:1] + plain, skew[1:]])
+        both = cumulative(exponential(skew * step[:, None, None, None].to(dtype)))
+        left, right = (tuple(part[:, :, side] for part in both) for side in (0, 1))
+        return left, conjugate(right)
+
+
+def turned(x: Tensor, left: Quaternion, right: Quaternion) -> Tensor:
+    """Return a x b for each four components of x, read as a quaternion.
+
+    Args:
+        x: (batch, heads, T, head_dim).
+        left: a, with components of (batch, heads, head_dim / 4, T).
+        right: b, likewise.
+
+    Example:
+        >>> one, i, j, k = torch.eye(4)
+        >>> left, right = (tuple(part.view(1, 1, 1, 1) for part in turn) for turn in (i, one))
+        >>> turned(j.view(1, 1, 1, 4), left, right).flatten().equal(k)
+        True
+    """
+    blocks = x.to(left[0].dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 3, 2)
+    out = product(product(left, tuple(blocks)), right)
+    return torch.stack(out, -1).transpose(2, 3).flatten(-2).to(x.dtype)

@@ -1,0 +1,100 @@
+"""Unit quaternions, by which rotations of four components are multiplied along a text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from floater.flow.autograd import in_transform
+from floater.flow.second_derivatives import refuse_second_derivatives
+
+Quaternion = tuple[Tensor, ...]
+"""The components of 1, i, j and k."""
+
+
+def product(a: Quaternion, b: Quaternion) -> Quaternion:
+    """Return a b.
+
+    Example:
+        >>> one, i, j, k = torch.eye(4)
+        >>> torch.stack(product(tuple(i), tuple(j))).equal(k)
+        True
+    """
+    a0, a1, a2, a3 = a
+    b0, b1, b2, b3 = b
+    return (
+        a0 * b0 - a1 * b1 - a2 * b2 - a3 * b3,
+        a0 * b1 + a1 * b0 + a2 * b3 - a3 * b2,
+        a0 * b2 - a1 * b3 + a2 * b0 + a3 * b1,
+        a0 * b3 + a1 * b2 - a2 * b1 + a3 * b0,
+    )
+
+
+def conjugate(a: Quaternion) -> Quaternion:
+    """Return the quaternion with the opposite vector: the inverse, if it is a unit quaternion."""
+    return a[0], -a[1], -a[2], -a[3]
+
+
+def exponential(vector: Tensor) -> Quaternion:
+    """Return exp(x i + y j + z k), a unit quaternion.
+
+    Args:
+        vector: (3, ...), x, y and z.
+
+    Example:
+        >>> [round(float(part), 6) for part in exponential(torch.tensor([torch.pi / 3, 0.0, 0.0]))]
+        [0.5, 0.866025, 0.0, 0.0]
+    """
+    # the square root has no gradient at 0
+    length = (vector.square().sum(0) + torch.finfo(vector.dtype).tiny).sqrt()
+    return length.cos(), *(vector * torch.sinc(length / torch.pi)).unbind()
+
+
+def cumulative(a: Quaternion) -> Quaternion:
+    """Return the products a_0 ... a_t of unit quaternions along the last dimension.
+
+    Example:
+        >>> turns = exponential(torch.tensor([[0.1, 0.2, 0.3], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
+        >>> cumulative(turns)[1].asin()  # of turns about one axis, the sums of the angles
+        tensor([0.1000, 0.3000, 0.6000])
+    """
+    if torch.compiler.is_compiling() or in_transform():
+        return _cumulative(a)
+    products: Quaternion = _Cumulative.apply(*a)  # type: ignore[no-untyped-call]
+    return products
+
+
+def _cumulative(a: Quaternion) -> Quaternion:
+    shift, length = 1, a[0].shape[-1]
+    while shift < length:  # each holds the product of the last `shift`
+        later = product(tuple(part[..., :-shift] for part in a), tuple(part[..., shift:] for part in a))
+        a = tuple(torch.cat([part[..., :shift], new], -1) for part, new in zip(a, later, strict=True))
+        shift *= 2
+    norm = (a[0].square() + a[1].square() + a[2].square() + a[3].square()).rsqrt()
+    return tuple(part * norm for part in a)
+
+
+class _Cumulative(torch.autograd.Function):
+    """Products along a text, whose gradients need nothing but the products.
+
+    A turn exp(e) after a_k turns all later products c_i from the left by exp(n), n = c_k e c_k^-1. So the
+    gradient of e is the sum of those of n over i >= k, turned back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *a: Tensor) -> Quaternion:
+        c = _cumulative(a)
+        ctx.save_for_backward(*a, *c)
+        return c
+
+    @staticmethod
+    @refuse_second_derivatives("a product of quaternions", "another encoding")
+    def backward(ctx: Any, *gradients: Tensor) -> Quaternion:
+        a, c = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        _, *turns = product(gradients, conjugate(c))
+        sums = [turn.flip(-1).cumsum(-1).flip(-1) for turn in turns]
+        zero = torch.zeros_like(sums[0])
+        _, *turns = product(product(conjugate(c), (zero, *sums)), c)
+        return product(a, (zero, *turns))
