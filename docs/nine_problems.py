@@ -1,15 +1,16 @@
-"""Write the tables of the nine problems into clock.md from docs/clock/nine_problems.csv: `make docs`.
+"""Write the tables of the nine problems into clock.md: `make docs`.
 
-The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+nine_problems.csv and driven_flow.csv in docs/clock are the `scores.csv` of two studies, which have the variants with
+the rate that was chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 
-from far import exact_matches, spread
+from far import exact_matches, read, spread
 from protocol import holm_corrected, shown_p
 from tables import table, write_parts
 
@@ -25,15 +26,26 @@ DIVIDED = "parity", "s3", "recall", "reverse"
 """Problems whose scores are shown by seed, as some encodings learn them with some seeds only."""
 COMPARISONS = 12 * len(PROBLEMS)
 """Those of `rotary-clock` and the twelve other encodings."""
+FLOW, RIVALS = "floater_cde", ("path", CLOCK)
 Key = tuple[str, str]
 Scores = dict[Key, list[float]]
 """Exact matches of the seeds, by encoding and problem."""
 
 
-def scores(file: Path, low: int) -> Scores:
-    """Return the scores of a bin of lengths, by seed."""
+def scores(file: Path, low: int, seeds: Collection[int] = ()) -> Scores:
+    """Return the scores of a bin of lengths, by seed, of all seeds or of those given."""
     by_variant = exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
-    return {key: [each[seed] for seed in sorted(each)] for key, each in by_variant.items()}
+    return {
+        key: [each[seed] for seed in sorted(each) if not seeds or seed in seeds]
+        for key, each in by_variant.items()
+    }
+
+
+def beside_rivals(flow: Path, others: Path, low: int) -> Scores:
+    """Return the scores of the flow and of its rivals with the seeds that both files have."""
+    common = set.intersection(*({int(row["seed"]) for row in read(file)} for file in (flow, others)))
+    rivals = {key: each for key, each in scores(others, low, common).items() if key[0] in RIVALS}
+    return scores(flow, low, common) | rivals
 
 
 def problems_of(of: Scores, *names: str) -> list[str]:
@@ -55,6 +67,12 @@ def corrected(of: Scores, pairs: Iterable[tuple[Key, Key]], *, family: int) -> d
 def main_test(of: Scores) -> dict[Key, float]:
     """Return p of `rotary-clock` and each other encoding on each problem."""
     return corrected(of, (((CLOCK, key[1]), key) for key in of if key[0] != CLOCK), family=COMPARISONS)
+
+
+def flow_test(of: Scores) -> dict[Key, float]:
+    """Return p of the flow and each of its rivals on each problem."""
+    pairs = (((FLOW, key[1]), key) for key in of if key[0] in RIVALS)
+    return corrected(of, pairs, family=len(RIVALS) * len(PROBLEMS))
 
 
 def by_problem(of: Scores) -> str:
@@ -83,15 +101,14 @@ def by_seed(of: Scores) -> str:
     return table(lines)
 
 
-def against_others(of: Scores) -> str:
-    """Return by how much `rotary-clock` is better than each other encoding on each problem, and p."""
-    p = main_test(of)
+def against_others(of: Scores, one: str, p: Mapping[Key, float]) -> str:
+    """Return by how much an encoding is better than each other one on each problem, and p."""
     lines = []
-    for name in dict.fromkeys(name for name, _ in of if name != CLOCK):
+    for name in dict.fromkeys(name for name, _ in of if name != one):
         line = {"better than": f"`{name}`"}
-        for problem in problems_of(of, CLOCK):
+        for problem in problems_of(of, one):
             theirs = of.get((name, problem))
-            difference = f"{mean(of[CLOCK, problem]) - mean(theirs):.1f}" if theirs else ""
+            difference = f"{mean(of[one, problem]) - mean(theirs):.1f}" if theirs else ""
             line[problem] = difference + (f", p {shown_p(p[name, problem])}" if (name, problem) in p else "")
         lines.append(line)
     return table(lines)
@@ -136,10 +153,18 @@ def main() -> None:
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
     parts |= {
         "nine problems by seed": by_seed(of[MAIN]),
-        "nine problems tests": against_others(of[MAIN]),
+        "nine problems tests": against_others(of[MAIN], CLOCK, main_test(of[MAIN])),
         "nine problems goal": goal(of[MAIN]),
         "nine problems flow": with_and_without(of[MAIN]),
     }
+    flow = HERE / "clock" / "driven_flow.csv"
+    if flow.is_file():
+        of = {low: beside_rivals(flow, file, low) for low in BINS}
+        parts |= {f"driven flow {title}": by_problem(of[low]) for low, title in BINS.items()}
+        parts |= {
+            "driven flow by seed": by_seed(of[MAIN]),
+            "driven flow tests": against_others(of[MAIN], FLOW, flow_test(of[MAIN])),
+        }
     write_parts(HERE / "clock.md", parts)
 
 

@@ -192,7 +192,9 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
         for name, problem in zip(best, means, strict=True)
     ]
     assert [row[4] for row in table] == ["yes" if each else "no" for each in worse]
-    cells = nine_problems.against_others(of).splitlines()[4].strip("| ").split(" | ")  # path
+    cells = (
+        nine_problems.against_others(of, "rotary-clock", corrected).splitlines()[4].strip("| ").split(" | ")
+    )  # path
     difference = np.mean(of["rotary-clock", "sort"]) - np.mean(of["path", "sort"])
     assert cells[2] == f"{difference:.1f}, p {nine_problems.shown_p(corrected['path', 'sort'])}"
     flow = nine_problems.with_and_without(of).splitlines()[2].strip("| ").split(" | ")
@@ -201,3 +203,31 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
     assert f"**{far.spread(of['path', 's3'], 1)}**" in nine_problems.by_problem(of)
     seeds = ", ".join(f"{means['s3'][3] + draw - 21 / 41:.1f}" for draw in draws[3, 0])
     assert f"| {seeds} |" in nine_problems.by_seed(of)
+
+
+def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path: Path) -> None:
+    """Against scipy's test of Welch, with Holm's factor of 18; an encoding that is no rival is left out."""
+    from scipy.stats import ttest_ind
+
+    draws = np.random.default_rng(1).normal(50, 3, (4, 5))
+    files = {
+        "flow": {"floater_cde": draws[0]},
+        "others": dict(zip(("path", "rotary-clock", "none"), draws[1:], strict=True)),
+    }
+    for file, by_name in files.items():
+        seeds = (41, 42, 43, 44, 45) if file == "others" else (41, 42, 43, 44)
+        rows = [
+            (f"{name}-s3-1e-3", seed, "lengths", "exact", 21, value)
+            for name, values in by_name.items()
+            for seed, value in zip(seeds, values, strict=False)
+        ]
+        with (tmp_path / file).open("w", newline="") as stream:
+            csv.writer(stream).writerows([("model", "seed", "test", "metric", "low", "score"), *rows])
+    of = nine_problems.beside_rivals(tmp_path / "flow", tmp_path / "others", 21)
+    assert {name for name, _ in of} == {"floater_cde", "path", "rotary-clock"}
+    assert {len(values) for values in of.values()} == {4}
+    ps = [ttest_ind(draws[0, :4], draws[i, :4], equal_var=False).pvalue for i in (1, 2)]
+    p = nine_problems.flow_test(of)
+    assert min(p.values()) == pytest.approx(min(1.0, 18 * min(ps)))
+    row = nine_problems.against_others(of, "floater_cde", p).splitlines()[2]
+    assert f"| {np.mean(draws[0, :4]) - np.mean(draws[1, :4]):.1f}, p " in row
