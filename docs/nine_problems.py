@@ -1,7 +1,7 @@
 """Write the tables of the nine problems into clock.md: `make docs`.
 
-nine_problems.csv and driven_flow.csv in docs/clock are the `scores.csv` of two studies, which have the variants with
-the rate that was chosen.
+nine_problems.csv and driven_flow.csv in docs/clock are the `scores.csv` of two studies, which have the
+variants with the rate that was chosen.
 """
 
 from __future__ import annotations
