@@ -91,6 +91,27 @@ def test_one_call_in_three_has_gradients_as_section_4_4_has_it():
                 parameter.mul_(0.9)
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_the_optimizer_passes_over_reused_vectors_also_if_compiled(backend):
+    """Momentum and weight decay move weights whose gradient is zero, and not those without one."""
+    ends = []
+    for compiled in (False, True):
+        torch.compiler.reset()
+        model = encoder(refresh_every=3)
+        run = torch.compile(model, fullgraph=True, backend=backend) if compiled else model
+        other = torch.zeros((), requires_grad=True)
+        optimizer, moved = torch.optim.AdamW(model.parameters(), lr=0.01), []
+        for _ in range(5):
+            before = model.start.detach().clone()
+            (run(AT).at(0, "q").square().sum() + other).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            moved.append(not torch.equal(model.start, before))
+        assert moved == [True, False, False, True, False]
+        ends.append(model.start.detach())
+    torch.testing.assert_close(*ends)
+
+
 def test_changed_weights_are_seen_also_by_what_is_baked():
     model = encoder().eval()
     model.bake(8)

@@ -38,6 +38,12 @@ def test_bad_times(times, message):
         solve(ZeroField(), torch.zeros(1, 2), torch.tensor(times))
 
 
+@pytest.mark.parametrize("begin", [NAN, -INF])
+def test_a_begin_that_is_not_finite(begin):
+    with pytest.raises(ValueError, match=f"begin must be finite, got {begin}"):
+        solve(ZeroField(), torch.zeros(1, 2), torch.tensor([1.0]), begin=begin)
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [

@@ -16,7 +16,10 @@ from floater.transformer import (
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
 IDS = tokens(2, 5)
 SMALL = {"num_hidden_layers": 1, "decoder_layers": 1}
-WHOLE = ["floater", "floater_relative", "t5", "shaw", "tupe_r", "transformer_xl", "deberta", "learned"]
+WHOLE = [
+    *("floater", "floater_relative", "floater_relative, clock", "rotary, clock", "floater_cde"),
+    *("t5", "shaw", "tupe_r", "transformer_xl", "deberta", "learned"),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,16 @@ def test_a_model_with_a_mask_is_one_graph(name):
     close(actual, expected)
     for a, b in zip(gradients(model, actual), gradients(model, expected), strict=True):
         close(a, b)
+
+
+@pytest.mark.parametrize("name", ["kerple", "dape", "floater_cde"])
+def test_a_model_with_dynamic_shapes_learns(name):
+    model = build_model(FloaterModel, name, **SMALL).train()
+    run = torch.compile(model, dynamic=True, backend="eager")
+    for length in (5, 3):
+        actual, expected = run(IDS[:, :length])[0], model(IDS[:, :length])[0]
+        for a, b in zip(gradients(model, actual), gradients(model, expected), strict=True):
+            close(a, b)
 
 
 @pytest.mark.parametrize("name", ["floater", "floater, added", "floater_relative"])

@@ -107,6 +107,7 @@ def _flow_backward(
     to_positions: bool,
 ) -> list[Tensor]:
     if not bool(flows):
+        _leave_without_gradient(_registered(encoder).ordered_parameters())
         return [torch.zeros_like(x) for x in (positions, *parameters)]
     with torch.enable_grad(), _autograd():
         copy = _registered(encoder).with_parameters(parameters)
@@ -120,6 +121,22 @@ def _flow_backward(
         )
     gradients = dict(zip(map(id, wanted), derivatives, strict=True))
     return [torch.zeros_like(x) if (g := gradients.get(id(x))) is None else g for x in leaves]
+
+
+def _leave_without_gradient(parameters: Sequence[nn.Parameter]) -> None:
+    """Remove the zeros that the current backward pass will give parameters as gradients, as it ends.
+
+    Without the compiler there is no gradient where vectors are reused. An optimizer passes over such
+    parameters, and moves those whose gradient is zero, by momentum and weight decay.
+    """
+    absent = [parameter for parameter in parameters if parameter.requires_grad and parameter.grad is None]
+
+    def remove() -> None:
+        for parameter in absent:
+            if parameter.grad is not None and not bool(parameter.grad.any()):
+                parameter.grad = None
+
+    torch.autograd.Variable._execution_engine.queue_callback(remove)  # type: ignore[attr-defined]
 
 
 @_flow_backward.register_fake

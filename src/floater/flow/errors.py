@@ -52,8 +52,8 @@ class FlowStiff(FlowError):
         """Return one line: where, why, and what to try."""
         return (
             f"the field is stiff at t = {self.time:.6g}: differences of vectors decay at a rate of "
-            f"{self.rate:.3g}, and {self.reason}; try method='collocation', which is implicit for stiff "
-            "fields with few components, smaller weights, or a smaller delta or time_scale"
+            f"{self.rate:.3g}, and {self.reason}; try smaller weights, or a smaller delta or time_scale "
+            "(method='collocation' is implicit for stiff fields with few components)"
         )
 
 

@@ -177,6 +177,8 @@ def check_options(
 
 
 def _check_times(times: Tensor, begin: float) -> None:
+    if not math.isfinite(begin):
+        raise ValueError(f"begin must be finite, got {begin}")
     if times.dim() != 1 or len(times) == 0:
         raise ValueError(
             f"times must be one-dimensional and not empty (length,), got shape {tuple(times.shape)}"

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig
 from transformers.utils.generic import ModelOutput
 
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
 from floater.transformer.base import FloaterPreTrainedModel, embed
@@ -182,7 +183,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
             raise ValueError("events are padded on the left or between; padding must be on the right")
         # no event attends to the padding after it, and attention without a mask is faster
         positions = event_positions(self.config, times, mask).but(key_valid=None)
-        times = times.masked_fill(~mask, 0).to(torch.float64)
+        times = _exact(times).masked_fill(~mask, 0)
         elapsed = (times.diff() / self.config.unit).clamp(min=self.config.resolution).float()
         follows = mask[:, 1:]
         if bool((follows & (elapsed <= 0)).any()):
@@ -195,14 +196,16 @@ class FloaterForEvents(FloaterPreTrainedModel):
         if self.gap is not None:
             mean, std = self.config.log_gap or (0.0, 1.0)
             logs = (torch.where(follows, elapsed, 1.0).log() - mean) / std
-            x = x + F.pad(self.gap(logs.unsqueeze(-1)), (0, 0, 1, 0))
+            x = x + F.pad(self.gap(logs.unsqueeze(-1).to(x.dtype)), (0, 0, 1, 0))[:, : x.shape[1]]
         hidden = self.encoder(x, positions)
         logits, raw = self.type_head(hidden).float(), self.gap_head(hidden)
         gap = -self.gaps(raw[:, :-1]).log_prob(torch.where(follows, elapsed, 1.0))
         type_nll = F.cross_entropy(
             logits[:, :-1].flatten(0, 1), types[:, 1:].masked_fill(~follows, 0).flatten(), reduction="none"
         )
-        gap, type_nll = (F.pad(part.view_as(elapsed) * follows, (1, 0)) for part in (gap, type_nll))
+        gap, type_nll = (
+            F.pad(part.view_as(elapsed) * follows, (1, 0))[:, : types.shape[1]] for part in (gap, type_nll)
+        )
         return EventsOutput(
             nll=gap + type_nll,
             nll_gap=gap,
@@ -253,7 +256,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         """Predict values at all times given those that are shown.
 
         Args:
-            values: (batch, T, features); values that are not shown are not read.
+            values: (batch, T, features), real or whole numbers; values that are not shown are not read.
             times: (batch, T), integer or float64, as in the data; in any order where these are positions.
             shown: (batch, T, features), non-zero where a value may be read.
             mask: (batch, T), non-zero where there is an event.
@@ -267,6 +270,7 @@ class FloaterForSeries(FloaterPreTrainedModel):
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask
         mask, shown = mask.bool(), shown.bool() & mask.bool().unsqueeze(-1)
         count = len(config.features or ())
+        values = values if values.is_floating_point() else values.to(wide_dtype(values.device))
         mean = values.new_tensor(config.means or [0.0] * count)
         scale = values.new_tensor(config.scales or [1.0] * count)
         standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
@@ -293,12 +297,18 @@ def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Po
     """
     if config.position_source == "index":
         return Positions.from_mask(mask)
-    late = times.to(torch.float64).masked_fill(~mask, torch.inf)
-    order = late.argsort(dim=1, stable=True)
+    exact = _exact(times)
+    last = torch.inf if exact.is_floating_point() else torch.iinfo(exact.dtype).max
+    order = exact.masked_fill(~mask, last).argsort(dim=1, stable=True)
     step = config.time_per_position * config.unit
     ordered = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
     at = torch.empty_like(ordered.query).scatter_(1, order, ordered.query)
     return Positions(at, at, mask)
+
+
+def _exact(times: Tensor) -> Tensor:
+    """Return times as int64 or float64: nanoseconds since 1970 have 19 digits, of which float64 holds 16."""
+    return times.to(torch.float64 if times.is_floating_point() else torch.int64)
 
 
 AutoConfig.register("floater_events", EventsConfig)

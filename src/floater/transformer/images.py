@@ -121,6 +121,8 @@ class FloaterForImageClassification(FloaterPreTrainedModel):
             raise ValueError(
                 f"images are {tuple(pixel_values.shape[2:])}; sides must be multiples of patch_size {size}"
             )
+        if not pixel_values.is_floating_point():
+            pixel_values = pixel_values.to(self.patches.weight.dtype)
         mean = pixel_values.new_tensor(config.image_mean or [0.0])[:, None, None]
         std = pixel_values.new_tensor(config.image_std or [1.0])[:, None, None]
         pixels = ((pixel_values - mean) / std).to(self.patches.weight.dtype)

@@ -30,19 +30,23 @@ class _Confined(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, low: float, high: float) -> Tensor:
-        return x.clamp(low, high)
+    def forward(x: Tensor, clamped: Tensor) -> Tensor:
+        return clamped.clone()
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, float, float], output: Tensor) -> None:
-        x, low, high = inputs
-        ctx.save_for_backward(x < low, x > high)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,), (below, above) = gradients, ctx.saved_tensors
-        away = (below & (gradient > 0)) | (above & (gradient < 0))
-        return gradient.masked_fill(away, 0.0), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,), (x, clamped) = gradients, ctx.saved_tensors
+        away = ((x < clamped) & (gradient > 0)) | ((x > clamped) & (gradient < 0))
+        return gradient.masked_fill(away, 0.0), None
+
+
+def _confined(x: Tensor, most: float) -> Tensor:
+    confined: Tensor = _Confined.apply(x, x.detach().clamp(_LEAST, most))  # type: ignore[no-untyped-call]
+    return confined
 
 
 @register("kerple")
@@ -113,7 +117,7 @@ class Kerple(PositionBias):
             (heads, N) or (batch or 1, heads, T, S).
         """
         r1, r2 = (
-            _Confined.apply(parameter[block], _LEAST, most).view(-1, *[1] * min(far.ndim, 2))  # type: ignore[no-untyped-call]
+            _confined(parameter[block], most).view(-1, *[1] * min(far.ndim, 2))
             for parameter, most in ((self.r1, torch.inf), (self.r2, _MOST[self.kind]))
         )
         # half precision has no odd distances above 2,048

@@ -30,12 +30,26 @@ def knots(end: float, device: torch.device | None = None) -> Tensor:
         >>> knots(3.0)[[0, 1, 512, 1024, -1]].tolist()
         [0.0, 0.001953125, 1.0, 3.0, 3.0078125]
     """
-    mantissa, exponent = math.frexp(1 + end)  # 1 + end is 2 mantissa 2^(exponent - 1)
-    count = math.floor(_PER_OCTAVE * (exponent + 2 * mantissa - 2)) + 2
-    index = torch.arange(count, dtype=torch.float64, device=device)
+    index = torch.arange(math.floor(_index(end)) + 2, dtype=torch.float64, device=device)
     octave = (index / _PER_OCTAVE).floor()
     distances: Tensor = octave.exp2() * (1 + index / _PER_OCTAVE - octave) - 1
     return distances
+
+
+def place(end: float) -> float:
+    """Return the place of `end` between the last two of its `knots`, from 0 to below 1.
+
+    Example:
+        >>> place(3.0), place(3.0 + 1 / 512)  # there are 512 knots from 3 to 7
+        (0.0, 0.25)
+    """
+    return _index(end) % 1
+
+
+def _index(distance: float) -> float:
+    """Return the index of a distance among the knots; a fraction between two of them."""
+    mantissa, exponent = math.frexp(1 + distance)  # 1 + distance is 2 mantissa 2^(exponent - 1)
+    return _PER_OCTAVE * (exponent + 2 * mantissa - 2)
 
 
 def interpolate(table: Tensor, delta: Tensor) -> Tensor:

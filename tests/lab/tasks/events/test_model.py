@@ -164,3 +164,42 @@ def test_models_survive_saving(tmp_path):
 def test_wrong_choices_are_refused():
     with pytest.raises(ValueError, match="position_source is 'tim'; valid: time, index"):
         EventsConfig(position_source="tim")
+
+
+@torch.no_grad()
+def test_whole_numbers_are_values_as_real_ones_are():
+    """Statistics of whole numbers were rounded to whole numbers: a scale of 0.7 to zero."""
+    model = series(means=[2.6, -1.2], scales=[1.9, 0.7])
+    counts, shown = torch.tensor([[[1, -2], [3, 0], [7, -1]]]), torch.ones(1, 3, 2)
+    for whole in (counts, counts.to(torch.int16)):
+        actual, expected = (model(x, TIMES[:1, :3], shown, asked=shown) for x in (whole, counts.double()))
+        torch.testing.assert_close(actual.mean, expected.mean)
+        torch.testing.assert_close(actual.nll, expected.nll)
+
+
+@torch.no_grad()
+def test_nanoseconds_since_1970_are_not_rounded():
+    gaps = torch.tensor([[0, 100, 350, 1000]])
+    model, values, shown = series(unit=100), torch.randn(1, 4, 2), torch.ones(1, 4, 2)
+    next_event, types, order = events(unit=100), TYPES[:1, :4], torch.tensor([3, 1, 0, 2])
+    for start in (1_700_000_000_000_000_000, 1_700_000_000_000_000_037):
+        late = gaps + start
+        torch.testing.assert_close(next_event(types, late).nll, next_event(types, gaps).nll)
+        actual = model(values[:, order], late[:, order], shown).mean
+        torch.testing.assert_close(actual, model(values, gaps, shown).mean[:, order])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+@torch.no_grad()
+def test_the_gap_is_embedded_in_the_precision_of_the_model(dtype):
+    model = events(gap_feature=True)
+    expected = model(TYPES, TIMES).nll
+    actual = model.to(dtype)(TYPES, TIMES).nll
+    torch.testing.assert_close(actual.float(), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("gap_feature", [False, True])
+@torch.no_grad()
+def test_no_event_has_no_likelihood(gap_feature):
+    output = events(gap_feature=gap_feature)(TYPES[:, :0], TIMES[:, :0])
+    assert output.nll.shape == output.nll_gap.shape == (2, 0)

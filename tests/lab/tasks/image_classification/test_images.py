@@ -132,6 +132,16 @@ def test_patches_are_read_row_by_row() -> None:
         ImageConfig.preset("tiny", image_size=5, patch_size=2)
 
 
+@torch.no_grad()
+def test_whole_numbers_are_pixels_as_real_ones_are() -> None:
+    """A mean of 0.5 was rounded to 0 for them, and a deviation of 0.25 to 0, too."""
+    config = ImageConfig.preset("tiny", image_size=4, patch_size=2, image_mean=[0.5], image_std=[0.25])
+    model = FloaterForImageClassification(config).eval()
+    pixels = torch.randint(2, (2, config.num_channels, 4, 4))
+    for whole in (pixels, pixels.to(torch.uint8)):
+        torch.testing.assert_close(model(whole).logits, model(pixels.float()).logits)
+
+
 def test_values_are_scaled_by_their_number_of_bits(tmp_path: Path) -> None:
     ramp = np.linspace(0, 1, 256)[None].repeat(8, 0)
     sixteen = Pillow.fromarray((ramp * 65535).round().astype(np.uint16))
