@@ -95,10 +95,10 @@ def test_one_call_in_three_has_gradients_as_section_4_4_has_it():
 def test_the_optimizer_passes_over_reused_vectors_also_if_compiled(backend):
     """Momentum and weight decay move weights whose gradient is zero, and not those without one."""
     ends = []
-    for compiled in (False, True):
+    for is_compiled in (False, True):
         torch.compiler.reset()
         model = encoder(refresh_every=3)
-        run = torch.compile(model, fullgraph=True, backend=backend) if compiled else model
+        run = torch.compile(model, fullgraph=True, backend=backend) if is_compiled else model
         other = torch.zeros((), requires_grad=True)
         optimizer, moved = torch.optim.AdamW(model.parameters(), lr=0.01), []
         for _ in range(5):
