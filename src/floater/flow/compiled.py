@@ -136,7 +136,7 @@ def _leave_without_gradient(parameters: Sequence[nn.Parameter]) -> None:
             if parameter.grad is not None and not bool(parameter.grad.any()):
                 parameter.grad = None
 
-    torch.autograd.Variable._execution_engine.queue_callback(remove)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(remove)
 
 
 @_flow_backward.register_fake

@@ -18,7 +18,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances, spacing
-from floater.encodings.relative.knots import interpolate, knots, place
+from floater.encodings.relative.knots import fraction, interpolate, knots
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
@@ -217,7 +217,7 @@ class FloaterRelative(PositionBias):
         listed = self._listed(delta, None)
         biases = listed.view(len(self.flow.names), len(at), *listed.shape[1:]).permute(2, 0, 3, 1)
         # the last knot lies past the clip: its value is the one with which the clip has its own
-        if share := place(self.clip):
+        if share := fraction(self.clip):
             past = torch.lerp(biases[..., -2:-1], biases[..., -1:], 1 / share)
             biases = torch.cat([biases[..., :-1], past], -1)
         return list(biases.unbind())

@@ -36,11 +36,11 @@ def knots(end: float, device: torch.device | None = None) -> Tensor:
     return distances
 
 
-def place(end: float) -> float:
+def fraction(end: float) -> float:
     """Return the place of `end` between the last two of its `knots`, from 0 to below 1.
 
     Example:
-        >>> place(3.0), place(3.0 + 1 / 512)  # there are 512 knots from 3 to 7
+        >>> fraction(3.0), fraction(3.0 + 1 / 512)  # there are 512 knots from 3 to 7
         (0.0, 0.25)
     """
     return _index(end) % 1
@@ -49,7 +49,8 @@ def place(end: float) -> float:
 def _index(distance: float) -> float:
     """Return the index of a distance among the knots; a fraction between two of them."""
     mantissa, exponent = math.frexp(1 + distance)  # 1 + distance is 2 mantissa 2^(exponent - 1)
-    return _PER_OCTAVE * (exponent + 2 * mantissa - 2)
+    index: float = _PER_OCTAVE * (exponent + 2 * mantissa - 2)
+    return index
 
 
 def interpolate(table: Tensor, delta: Tensor) -> Tensor:
