@@ -25,7 +25,7 @@ VARIANTS = [
     ("complex", {"periods": "both"}),
     ("complex_attention", {"periods": "both"}),
     ("deberta", {"share": True, "norm": True}),
-    ("floater_cde", {"positions": False, "std": 0.5}),
+    ("floater_cde", {"positions": False, "kernel": 3, "std": 0.5}),
     ("floater_relative", {"tail": True}),
     ("floater_relative", {"normalise": True}),
     ("floater_relative", {"solver": "dopri5"}),

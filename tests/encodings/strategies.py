@@ -100,7 +100,12 @@ _OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "normalise": st.booleans(),
         "solver": _solver,
     },
-    "floater_cde": {"base": _base, "positions": st.booleans(), "std": st.floats(0, 1)},
+    "floater_cde": {
+        "base": _base,
+        "positions": st.booleans(),
+        "kernel": st.integers(1, 4),
+        "std": st.floats(0, 1),
+    },
     "floater_rotary": {
         "pairs": _pairs,
         "base": _base,

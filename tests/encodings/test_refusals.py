@@ -163,6 +163,7 @@ OPTIONS = [
     ("floater_relative", {"solver": "dopri"}, "dopri5"),
     ("floater_cde", {"dim": 12}, "head_dim is 6; 'floater_cde' turns blocks of 4 components"),
     ("floater_cde", {"base": 1.0}, "base is 1.0; it must be above 1"),
+    ("floater_cde", {"kernel": 0}, "kernel is 0; it must be at least 1"),
     ("floater_cde", {"std": -1.0}, "std is -1.0; it must be at least 0"),
     ("floater_rotary", {"basis": "skew"}, "basis is 'skew'; it must be one of 'fixed', 'learned'"),
     ("floater_rotary", {"rate": 0.0}, "rate is 0.0; it must be positive"),

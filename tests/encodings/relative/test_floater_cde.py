@@ -14,9 +14,18 @@ from floater.flow.errors import SecondDerivativeError
 LAYER = 1
 
 
-def skew(model, x, head):
+def skew(model, x, tokens, head):
     """A (4 x 4) of each token: p -> a p - p b for the quaternions a and b, with the frequencies of rotary."""
-    entries = (model.weight[LAYER] @ x.mT).mT + model.bias_of_matrix[LAYER]
+    entries = x @ model.weight[LAYER].mT
+    if model.convolution is not None:
+        mixed = torch.zeros_like(entries)
+        for index, slot in enumerate(tokens):
+            before = tokens[max(index - 2, 0) : index + 1][::-1]
+            mixed[slot] = sum(
+                tap * entries[s] for tap, s in zip(model.convolution[LAYER], before, strict=False)
+            )
+        entries = mixed
+    entries = entries + model.bias_of_matrix[LAYER]
     a, b = entries.view(len(x), HEADS, 3, 2)[:, head].unbind(-1)
     first, second = model.base**0.0, model.base**-0.5  # of the WIDTH = 4 components of a head
     if model.positions:
@@ -38,7 +47,7 @@ def products(model, positions, q, k, x):
 
 
 @EVERYWHERE
-@pytest.mark.parametrize("options", [{}, {"positions": False}])
+@pytest.mark.parametrize("options", [{}, {"positions": False}, {"kernel": 3}])
 def test_products_are_those_of_matrix_exponentials(positions, options):
     """Values and gradients, in queries, keys, inputs and parameters."""
     model = build_encoding("floater_cde", **options)
@@ -49,7 +58,8 @@ def test_products_are_those_of_matrix_exponentials(positions, options):
     wanted = torch.zeros(2, HEADS, length, slots, dtype=torch.double)
     at = positions.key.expand(2, -1).double()
     for row, head in itertools.product(range(2), range(HEADS)):
-        turns, matrices, before = [], skew(model, x[row], head), None
+        tokens = valid[row].nonzero().flatten().tolist()
+        turns, matrices, before = [], skew(model, x[row], tokens, head), None
         turn = torch.eye(4, dtype=torch.double)
         for slot in range(slots):
             if valid[row, slot]:

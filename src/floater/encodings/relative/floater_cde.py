@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from floater.encodings.absolute.tokens import earlier_tokens, steps
+from floater.encodings.absolute.tokens import convolve, earlier_tokens, steps
 from floater.encodings.card import Card
+from floater.encodings.checks import at_least_one
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
@@ -17,6 +20,13 @@ from floater.encodings.relative.quaternions import Quaternion, conjugate, cumula
 from floater.encodings.relative.waves import frequencies
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
+
+
+class Driven(NamedTuple):
+    """The time from the token before to each key, (batch or 1, S), and the slots that a convolution reads."""
+
+    step: Tensor
+    earlier: list[Tensor]
 
 
 @register("floater_cde")
@@ -38,13 +48,14 @@ class FloaterCDE(PositionModel):
 
     A consists of blocks of four components. A rotation of four components is x -> a x b with unit quaternions
     a and b; exp(A) has a closed form in them, and their products along a text take log2 T steps. In the cache
-    keys carry W x + b as two numbers, for half precision, and the products are computed anew. In a stack that
-    is not causal, later keys are turned by the tokens between, their own included.
+    keys carry W x as two numbers, for half precision, and the products are computed anew. In a stack that is
+    not causal, later keys are turned by the tokens between, their own included.
 
     Args:
         spec: the stack of blocks; head_dim must be a multiple of 4.
         base: base of rotary's frequencies, above 1.
         positions: whether B rotates; False leaves b and what the text drives.
+        kernel: tokens that a causal convolution of W x reads, at least 1; it starts as the identity.
         std: standard deviation of the initial W, at least 0.
 
     Raises:
@@ -77,9 +88,16 @@ class FloaterCDE(PositionModel):
     reads_content = False
 
     def __init__(
-        self, spec: StackSpec, *, base: float = 10000.0, positions: bool = True, std: float = 0.0
+        self,
+        spec: StackSpec,
+        *,
+        base: float = 10000.0,
+        positions: bool = True,
+        kernel: int = 1,
+        std: float = 0.0,
     ) -> None:
         super().__init__(spec)
+        at_least_one(kernel=kernel)
         head_dim = spec.dim // spec.heads
         if head_dim % 4:
             raise PositionError(f"head_dim is {head_dim}; 'floater_cde' turns blocks of 4 components")
@@ -91,44 +109,58 @@ class FloaterCDE(PositionModel):
         self.entries = 6 * head_dim // 4  # of the matrices of a head, above their diagonals
         self.weight = nn.Parameter(torch.empty(spec.layers, spec.heads * self.entries, spec.dim))
         self.bias_of_matrix = nn.Parameter(torch.empty(spec.layers, spec.heads * self.entries))
+        self.convolution = None
+        if kernel > 1:  # own token first
+            self.convolution = nn.Parameter(torch.empty(spec.layers, kernel, spec.heads * self.entries))
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight, std=self.std)
         nn.init.zeros_(self.bias_of_matrix)
+        if self.convolution is not None:
+            nn.init.zeros_(self.convolution)
+            self.convolution[:, 0] = 1.0
 
     def check_bake(self) -> None:
         raise PositionError("the rotations of 'floater_cde' depend on the text: there is nothing to bake")
 
-    def prepare(self, positions: Positions) -> Tensor:
-        return steps(positions, earlier_tokens(positions, 2)[1])
+    def prepare(self, positions: Positions) -> Driven:
+        kernel = 1 if self.convolution is None else self.convolution.shape[1]
+        earlier = earlier_tokens(positions, max(kernel, 2))
+        return Driven(steps(positions, earlier[1]), earlier[:kernel])
 
-    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Tensor]) -> QKV:
+    def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Driven]) -> QKV:
         x = context.x.to(at_least_float32(k.dtype))
-        weight, bias = (part[context.layer].to(x.dtype) for part in (self.weight, self.bias_of_matrix))
         with torch.autocast(x.device.type, enabled=False):
-            driven = F.linear(x, weight, bias).view(*k.shape[:-1], self.entries)
+            driven = F.linear(x, self.weight[context.layer].to(x.dtype)).view(*k.shape[:-1], self.entries)
         # two numbers: what bfloat16 rounds away from one adds up along a text
         first = driven.to(k.dtype)
         return q, torch.cat([k, first, (driven - first).to(k.dtype)], -1), v
 
-    def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor]) -> tuple[Tensor, Tensor]:
+    def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[Driven]) -> tuple[Tensor, Tensor]:
         k, driven = k.tensor_split([q.shape[-1]], -1)
-        left, right = self.turns(driven, context.state)
+        left, right = self.turns(driven, context)
         first = k.shape[2] - q.shape[2]
         query_turns = (tuple(part[..., first:] for part in turn) for turn in (left, right))
         return turned(q, *query_turns), turned(k, left, right)
 
-    def turns(self, driven: Tensor, step: Tensor) -> tuple[Quaternion, Quaternion]:
+    def turns(self, driven: Tensor, context: AttentionContext[Driven]) -> tuple[Quaternion, Quaternion]:
         """Return the rotations x -> a x b from the first token to each, a and b of (batch, heads, blocks, S).
 
         Args:
-            driven: W x + b as two numbers, (batch, heads, S, 2 entries).
-            step: the result of `prepare`.
+            driven: W x as two numbers, (batch, heads, S, 2 entries).
+            context: what hooks read.
         """
+        (step, earlier), layer, heads = context.state, context.layer, self.spec.heads
         dtype = at_least_float32(driven.dtype)
-        driven = driven.to(dtype).view(*driven.shape[:3], 2, 3, 2, self.entries // 6).sum(3)
-        skew = driven.permute(3, 0, 1, 4, 5, 2)  # (3, batch, heads, 2, blocks, S)
+        driven = driven.to(dtype).unflatten(-1, (2, self.entries)).sum(3)  # type: ignore[no-untyped-call]
+        if self.convolution is not None:
+            driven = convolve(
+                driven, self.convolution[layer].to(dtype).view(-1, heads, 1, self.entries), earlier
+            )
+        driven = driven + self.bias_of_matrix[layer].to(dtype).view(heads, 1, self.entries)
+        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 5, 2)
         if self.positions:
             # half the sum and half the difference of the two frequencies of a block
             w = frequencies(4 * skew.shape[4], self.base, step.device).to(dtype).view(-1, 2)
