@@ -26,7 +26,7 @@ DIVIDED = "parity", "s3", "recall", "reverse"
 """Problems whose scores are shown by seed, as some encodings learn them with some seeds only."""
 COMPARISONS = 12 * len(PROBLEMS)
 """Those of `rotary-clock` and the twelve other encodings."""
-FLOW, RIVALS = "floater_cde", ("path", CLOCK)
+FLOWS, RIVALS = ("floater_cde", "floater_cde-free"), ("path", CLOCK)
 Key = tuple[str, str]
 Scores = dict[Key, list[float]]
 """Exact matches of the seeds, by encoding and problem."""
@@ -53,26 +53,28 @@ def problems_of(of: Scores, *names: str) -> list[str]:
     return [problem for problem in PROBLEMS if {(name, problem) for name in names} <= of.keys()]
 
 
-def corrected(of: Scores, pairs: Iterable[tuple[Key, Key]], *, family: int) -> dict[Key, float]:
-    """Return p of Welch's tests of those pairs that were run, by the second of each, after Holm's correction.
+def corrected(of: Scores, pairs: Iterable[tuple[Key, Key]], *, family: int) -> dict[tuple[Key, Key], float]:
+    """Return p of Welch's tests of those pairs that were run, after Holm's correction.
 
     >>> of = {("a", "s3"): [1.0, 1.0], ("b", "s3"): [1.0, 1.0], ("c", "s3"): [0.0, 0.0]}
-    >>> corrected(of, [(("a", "s3"), ("b", "s3")), (("a", "s3"), ("c", "s3"))], family=2)
-    {('b', 's3'): 1.0, ('c', 's3'): 0.0}
+    >>> [*corrected(of, [(("a", "s3"), ("b", "s3")), (("a", "s3"), ("c", "s3"))], family=2).values()]
+    [1.0, 0.0]
     """
-    tested = ((other, welch_p(of[one], of[other])) for one, other in pairs if {one, other} <= of.keys())
-    return holm_corrected({other: p for other, p in tested if p is not None}, family)
+    tested = ((pair, welch_p(*(of[key] for key in pair))) for pair in pairs if of.keys() >= {*pair})
+    return holm_corrected({pair: p for pair, p in tested if p is not None}, family)
 
 
 def main_test(of: Scores) -> dict[Key, float]:
     """Return p of `rotary-clock` and each other encoding on each problem."""
-    return corrected(of, (((CLOCK, key[1]), key) for key in of if key[0] != CLOCK), family=COMPARISONS)
+    pairs = (((CLOCK, key[1]), key) for key in of if key[0] != CLOCK)
+    return {other: p for (_, other), p in corrected(of, pairs, family=COMPARISONS).items()}
 
 
-def flow_test(of: Scores) -> dict[Key, float]:
-    """Return p of the flow and each of its rivals on each problem."""
-    pairs = (((FLOW, key[1]), key) for key in of if key[0] in RIVALS)
-    return corrected(of, pairs, family=len(RIVALS) * len(PROBLEMS))
+def flow_tests(of: Scores) -> dict[str, dict[Key, float]]:
+    """Return p of each rival on each problem, for each variant of the flow; all are corrected together."""
+    pairs = [((flow, key[1]), key) for flow in FLOWS for key in of if key[0] in RIVALS]
+    ps = corrected(of, pairs, family=len(FLOWS) * len(RIVALS) * len(PROBLEMS))
+    return {flow: {other: p for (one, other), p in ps.items() if one[0] == flow} for flow in FLOWS}
 
 
 def by_problem(of: Scores) -> str:
@@ -137,7 +139,7 @@ def with_and_without(of: Scores) -> str:
         {
             "problem": problem,
             **{f"`{name}`": spread(of[name, problem], 1) for name in (WITH_CLOCK, WITHOUT)},
-            "p": shown_p(p[WITHOUT, problem]) if (WITHOUT, problem) in p else "",
+            "p": shown_p(p[pair]) if (pair := ((WITH_CLOCK, problem), (WITHOUT, problem))) in p else "",
         }
         for problem in problems
     ]
@@ -161,10 +163,10 @@ def main() -> None:
     if flow.is_file():
         of = {low: beside_rivals(flow, file, low) for low in BINS}
         parts |= {f"driven flow {title}": by_problem(of[low]) for low, title in BINS.items()}
-        parts |= {
-            "driven flow by seed": by_seed(of[MAIN]),
-            "driven flow tests": against_others(of[MAIN], FLOW, flow_test(of[MAIN])),
-        }
+        parts["driven flow by seed"] = by_seed(of[MAIN])
+        for name, p in flow_tests(of[MAIN]).items():
+            rivals = {key: values for key, values in of[MAIN].items() if key[0] in (name, *RIVALS)}
+            parts[f"driven flow tests of {name}"] = against_others(rivals, name, p)
     write_parts(HERE / "clock.md", parts)
 
 
