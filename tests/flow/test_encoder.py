@@ -9,6 +9,7 @@ from flow_cases import DIM, encoder, exact, positions
 from floater.flow import (
     FlowEncoder,
     FlowError,
+    FlowTransformError,
     SinusoidField,
     ZeroField,
     gradient_error,
@@ -153,6 +154,7 @@ def test_adjoint_gradients_through_the_encoder():
         (torch.tensor([[3, -1]]), "not negative, got -1"),
         (torch.tensor([[0.0, math.nan]]), "finite and not negative, got nan"),
         (torch.tensor([[0.0, math.inf]]), "finite and not negative, got inf"),
+        (torch.tensor([[1j]]), "positions must be whole or real numbers, got torch.complex64"),
     ],
 )
 def test_bad_positions(at, message):
@@ -161,6 +163,11 @@ def test_bad_positions(at, message):
         with pytest.raises(ValueError, match=message):
             model(at)
         model.bake(2)
+
+
+def test_positions_that_vmap_maps_are_refused():
+    with pytest.raises(FlowTransformError, match=r"cannot run under torch\.vmap"):
+        torch.vmap(lambda at: encoder()(at[None]).at(0, "q"))(torch.arange(6).view(2, 3))
 
 
 def test_unknown_block_or_name():

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.flow.collocation.solution import Samples
-from floater.flow.errors import FlowDiverged
+from floater.flow.errors import FlowDiverged, FlowTransformError
 from floater.flow.precision import full_precision, wide_dtype
 
 
@@ -110,6 +110,7 @@ def checked(positions: Tensor) -> Tensor:
     Raises:
         TypeError: if they are no tensor.
         ValueError: if a check fails.
+        FlowTransformError: if a transform of `torch.func` maps them.
 
     Example:
         >>> checked(torch.tensor([[0.0, -0.5]]))
@@ -118,6 +119,10 @@ def checked(positions: Tensor) -> Tensor:
     """
     if not isinstance(positions, Tensor):
         raise TypeError(f"positions must be a tensor (N, T), got {type(positions).__name__}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(positions):
+        raise FlowTransformError
+    if positions.is_complex():
+        raise ValueError(f"positions must be whole or real numbers, got {positions.dtype}")
     positions = positions if positions.requires_grad else positions.to("cpu")
     if positions.dim() != 2 or positions.numel() == 0:
         raise ValueError(f"positions must be (N, T) and not empty, got shape {tuple(positions.shape)}")
