@@ -166,8 +166,9 @@ def test_bad_positions(at, message):
 
 
 def test_positions_that_vmap_maps_are_refused():
+    model = encoder()
     with pytest.raises(FlowTransformError, match=r"cannot run under torch\.vmap"):
-        torch.vmap(lambda at: encoder()(at[None]).at(0, "q"))(torch.arange(6).view(2, 3))
+        torch.vmap(lambda at: model(at[None]).at(0, "q"))(torch.arange(6).view(2, 3))
 
 
 def test_unknown_block_or_name():
