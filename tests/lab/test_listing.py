@@ -72,7 +72,7 @@ def test_every_model_has_a_sentence_an_equation_and_explains_its_options(name):
 
 OURS = {
     *("clock", "compose", "shaw_absolute"),
-    *(f"floater_{kind}" for kind in ("grid", "relative", "rotary", "tree")),
+    *(f"floater_{kind}" for kind in ("cde", "grid", "relative", "rotary", "tree")),
 }
 
 

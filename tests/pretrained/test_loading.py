@@ -144,15 +144,6 @@ def test_weights_of_a_plugged_model_are_not_read_into_a_plain_one() -> None:
             plain.load_state_dict(model.state_dict(), strict=strict)
 
 
-def test_a_flow_inside_a_larger_model_is_not_lost(tmp_path: Path) -> None:
-    """A plugged encoder that was put into a translation model: what was saved is not plugged as a whole."""
-    model = zoo.build("bert2bert")
-    floater.plug(model.encoder)
-    model.save_pretrained(tmp_path)
-    with pytest.raises(PlugError, match=r"encoder\.floater\."):
-        type(model).from_pretrained(tmp_path)
-
-
 def test_a_plugged_part_of_a_larger_model_comes_back(tmp_path: Path) -> None:
     """A translation model made of a plugged encoder: its configuration says that its part is plugged."""
     bert = zoo.build("bert").bert
