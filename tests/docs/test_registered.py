@@ -192,9 +192,8 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
         for name, problem in zip(best, means, strict=True)
     ]
     assert [row[4] for row in table] == ["yes" if each else "no" for each in worse]
-    cells = (
-        nine_problems.against_others(of, "rotary-clock", corrected).splitlines()[4].strip("| ").split(" | ")
-    )  # path
+    path = nine_problems.against_others(of, "rotary-clock", corrected).splitlines()[4]
+    cells = path.strip("| ").split(" | ")
     difference = np.mean(of["rotary-clock", "sort"]) - np.mean(of["path", "sort"])
     assert cells[2] == f"{difference:.1f}, p {nine_problems.shown_p(corrected['path', 'sort'])}"
     flow = nine_problems.with_and_without(of).splitlines()[2].strip("| ").split(" | ")
@@ -206,7 +205,7 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
 
 
 def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path: Path) -> None:
-    """Against scipy's test of Welch, with Holm's factor of 36; an encoding that is no rival is left out."""
+    """Against scipy's Welch test, with Holm's correction for 36 comparisons; only the rivals are compared."""
     from scipy.stats import ttest_ind
 
     draws = np.random.default_rng(1).normal(50, 3, (5, 5))

@@ -61,9 +61,8 @@ def test_fewer_blocks_run_and_are_not_saved(how: str, tmp_path: Path) -> None:
     model.config.num_hidden_layers = 1
     actual = zoo.output(model, **zoo.inputs("llama"))
     assert bool(actual.isfinite().all())
-    adapted = get_peft_model(
-        copy.deepcopy(model), LoraConfig(target_modules=["q_proj"])
-    )  # begins as the model
+    lora = LoraConfig(target_modules=["q_proj"])  # starts without effect
+    adapted = get_peft_model(copy.deepcopy(model), lora)
     torch.testing.assert_close(zoo.output(adapted, **zoo.inputs("llama")), actual, atol=1e-6, rtol=1e-6)
     for save in (model.save_pretrained, lambda folder: floater.save(model, folder)):
         with pytest.raises(PlugError, match="has fewer blocks than when it was plugged"):

@@ -47,7 +47,7 @@ from floater.pretrained.families import PlugError
 from floater.pretrained.files import read_config
 from floater.pretrained.forward import observe, observers
 from floater.pretrained.host import UNSAVED, Refusal, inner
-from floater.pretrained.parts import describing_parts, is_changed
+from floater.pretrained.parts import describing_parts, is_changed, needs_library
 from floater.pretrained.plug import bake, plug
 from floater.pretrained.plugged import GUARD, check_blocks, plugged, plugged_around
 from floater.pretrained.restoring import missing_extension, missing_flow, restore
@@ -233,9 +233,7 @@ def save_model(
         check_blocks(model)
     with describing_parts(model):
         original(model, save_directory, *args, **kwargs)
-    settings = extension_settings(model)
-    needs_library = plugged(model) is not None or (settings and settings["method"] not in PLAIN)
-    if needs_library and kwargs.get("is_main_process", True):
+    if needs_library(model) and kwargs.get("is_main_process", True):
         write_card(Path(save_directory), model, whole=True)
 
 

@@ -29,13 +29,13 @@ def describing_parts(model: Any) -> Iterator[None]:
     """Describe the parts that were changed apart in the configuration of the whole, while the whole is saved.
 
     Transformers builds a part, as the model of texts in a model of images, from its section of the whole's
-    configuration. `plug` and `extend` of a part give it a configuration of its own, unknown to the whole.
+    configuration. `plug` and `extend` give a part a copy of that section, which the whole does not have.
 
     Args:
         model: model that is saved within the block.
 
     Raises:
-        PlugError: if a part was changed that has no section of its own, or the whole was changed, too.
+        PlugError: if a changed part has no section, or the whole was changed, too.
     """
     before: list[tuple[Any, str, Any]] = []
     try:
@@ -55,7 +55,7 @@ def describing_parts(model: Any) -> Iterator[None]:
         if plugged(model) is None:  # of a whole, Transformers reads no other configuration for what it needs
             fusions = getattr(model.config, "fusion_config", None) or {}
             required = {name: value for name, value in fusions.items() if name != GUARD}
-            if any(map(_needs_library, changed)):
+            if any(map(needs_library, changed)):
                 required[GUARD] = True
             if required != fusions:
                 before.append((model.config, "fusion_config", fusions))
@@ -70,7 +70,8 @@ def _is_changed(part: Any) -> bool:
     return plugged(part) is not None or extension_settings(part) is not None
 
 
-def _needs_library(part: Any) -> bool:
+def needs_library(part: Any) -> bool:
+    """Return whether Transformers alone cannot compute what a model or a part of it computes."""
     settings = extension_settings(part)
     return plugged(part) is not None or (settings is not None and settings["method"] not in PLAIN)
 
@@ -86,7 +87,7 @@ def _sections(config: Any) -> Iterator[tuple[Any, str, Any]]:
 def _sections_of_parts(model: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield sections with the holder, the name and the part, which has another configuration of its class.
 
-    A class with several such sections or parts is left out: which belong together is not known.
+    Classes with several such sections or parts are left out, as they cannot be matched.
     """
     sections = list(_sections(model.config))
     kinds = {type(section) for _, _, section in sections}
