@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import convolve, earlier_tokens, steps
 from floater.encodings.card import Card
+from floater.encodings.carried import carried, carry
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.composed.parts import Part, named
 from floater.encodings.context import AttentionContext, Projection
@@ -263,9 +264,7 @@ class Clock(PositionModel):
         if isinstance(self.inner, TimedVectors):
             return q, k, v
         driven = self.driven(context.x, context.layer).expand(*k.shape[:-1], -1)
-        # two numbers: what bfloat16 rounds away from one adds up along a text
-        first = driven.to(k.dtype)
-        return q, torch.cat([k, first, (driven - first).to(k.dtype)], -1), v
+        return q, carry(k, driven), v
 
     def driven(self, x: Tensor, layer: int) -> Tensor:
         """Return w x of inputs (batch, T, dim) for each clock, (batch, T, heads or 1, pairs)."""
@@ -288,8 +287,7 @@ class Clock(PositionModel):
             (batch, heads or 1, S, pairs), in double precision.
         """
         heads, pairs = self.shape
-        driven = k[:, :heads, :, -2 * pairs :].to(wide_dtype(k.device))
-        driven = driven.view(*driven.shape[:-1], 2, pairs).sum(-2)
+        driven = carried(k[:, :heads], pairs, wide_dtype(k.device))
         return self._summed(driven, context.state, context.layer)
 
     def _summed(self, driven: Tensor, state: ClockState, layer: int) -> Tensor:

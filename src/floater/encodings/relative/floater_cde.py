@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import convolve, earlier_tokens, steps
 from floater.encodings.card import Card
+from floater.encodings.carried import carried, carry
 from floater.encodings.checks import at_least_one
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
@@ -134,14 +135,12 @@ class FloaterCDE(PositionModel):
         x = context.x.to(at_least_float32(k.dtype))
         with torch.autocast(x.device.type, enabled=False):
             driven = F.linear(x, self.weight[context.layer].to(x.dtype)).view(*k.shape[:-1], self.entries)
-        # two numbers: what bfloat16 rounds away from one adds up along a text
-        first = driven.to(k.dtype)
-        return q, torch.cat([k, first, (driven - first).to(k.dtype)], -1), v
+        return q, carry(k, driven), v
 
     def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[Driven]) -> tuple[Tensor, Tensor]:
-        k, driven = k.tensor_split([q.shape[-1]], -1)
+        driven = carried(k, self.entries, at_least_float32(k.dtype))
         left, right = self.turns(driven, context)
-        first = k.shape[2] - q.shape[2]
+        k, first = k[..., : q.shape[-1]], k.shape[2] - q.shape[2]
         query_turns = (tuple(part[..., first:] for part in turn) for turn in (left, right))
         return turned(q, *query_turns), turned(k, left, right)
 
@@ -149,18 +148,17 @@ class FloaterCDE(PositionModel):
         """Return the rotations x -> a x b from the first token to each, a and b of (batch, heads, blocks, S).
 
         Args:
-            driven: W x as two numbers, (batch, heads, S, 2 entries).
+            driven: W x, (batch, heads, S, entries).
             context: what hooks read.
         """
         (step, earlier), layer, heads = context.state, context.layer, self.spec.heads
-        dtype = at_least_float32(driven.dtype)
-        driven = driven.to(dtype).unflatten(-1, (2, self.entries)).sum(3)  # type: ignore[no-untyped-call]
+        dtype = driven.dtype
         if self.convolution is not None:
             driven = convolve(
                 driven, self.convolution[layer].to(dtype).view(-1, heads, 1, self.entries), earlier
             )
         driven = driven + self.bias_of_matrix[layer].to(dtype).view(heads, 1, self.entries)
-        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 5, 2)
+        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 5, 2).contiguous()
         if self.positions:
             # half the sum and half the difference of the two frequencies of a block
             w = frequencies(4 * skew.shape[4], self.base, step.device).to(dtype).view(-1, 2)
@@ -185,6 +183,6 @@ def turned(x: Tensor, left: Quaternion, right: Quaternion) -> Tensor:
         >>> turned(j.view(1, 1, 1, 4), left, right).flatten().equal(k)
         True
     """
-    blocks = x.to(left[0].dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 3, 2)
+    blocks = x.to(left[0].dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 3, 2).contiguous()
     out = product(product(left, tuple(blocks)), right)
     return torch.stack(out, -1).transpose(2, 3).flatten(-2).to(x.dtype)

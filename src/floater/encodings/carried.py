@@ -1,0 +1,33 @@
+"""Numbers that the cache keeps beside keys, exact enough for sums and products along a text."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def carry(k: Tensor, numbers: Tensor) -> Tensor:
+    """Return keys with numbers appended to each, as a rounded part and the rest.
+
+    What bfloat16 rounds away from one number would add up along a text.
+
+    Args:
+        k: (batch, S, heads, width).
+        numbers: (batch, S, heads, count), of the same precision or a wider one.
+
+    Returns:
+        (batch, S, heads, width + 2 count), in the precision of the keys.
+
+    Example:
+        >>> keys = carry(torch.zeros(1, 1, 1, 2, dtype=torch.bfloat16), torch.tensor([[[[0.3001]]]]))
+        >>> round(float(carried(keys, 1, torch.float32)), 4)
+        0.3001
+    """
+    rounded = numbers.to(k.dtype)
+    return torch.cat([k, rounded, (numbers - rounded).to(k.dtype)], -1)
+
+
+def carried(k: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Return the last `count` numbers that `carry` appended, (..., count), in that precision."""
+    rounded, rest = k[..., -2 * count :].to(dtype).chunk(2, -1)
+    return rounded + rest
