@@ -236,6 +236,8 @@ def caption(name: str) -> str:
 def draw(name: str) -> tuple[str, bytes]:
     """Return the figure of an encoding as SVG, a panel for each head or one, and its thumbnail as PNG."""
     kind, shown = pictures(name, DRAWN)
+    # zero lies between two colours, of which rounding errors would choose one
+    shown = [panel.round(decimals=6) for panel in shown]
     stacked = torch.stack(shown)
     most = max(float(torch.quantile(stacked[stacked.isfinite()].abs(), 0.98)), 1e-4)
     columns = min(2, len(shown))
