@@ -171,6 +171,11 @@ def test_positions_that_vmap_maps_are_refused():
         torch.vmap(lambda at: model(at[None]).at(0, "q"))(torch.arange(6).view(2, 3))
 
 
+def test_weights_without_values_are_refused():
+    with pytest.raises(RuntimeError, match="the flow is on the device 'meta', which has no values"):
+        encoder().to("meta")(positions([0, 1]))
+
+
 def test_unknown_block_or_name():
     with pytest.raises(
         ValueError, match=r"no flow vectors for \(1, 'q'\); valid \(block, name\): \(0, 'q'\)"

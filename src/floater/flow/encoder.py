@@ -163,7 +163,8 @@ class FlowEncoder(nn.Module):
             ValueError: if the positions are not two-dimensional, one is negative or not finite, or they have
                 no gradient.
             RuntimeError: in training mode, with gradients on, after `bake`, or where FSDP1 has replaced the
-                parameters by plain tensors; in `torch.export` without `bake`.
+                parameters by plain tensors; in `torch.export` without `bake`; with parameters on the device
+                "meta".
             FlowError: if the solve fails.
             SpanTooLong: if it fails for real positions, past their beginning.
         """
@@ -172,6 +173,8 @@ class FlowEncoder(nn.Module):
         if below is not None and isinstance(positions, Tensor) and positions.device.type != "cpu":
             return self.forward(torch.arange(below, device="cpu")[None]).picked(positions)
         positions = checked(positions)
+        if self.start.is_meta:
+            raise RuntimeError("the flow is on the device 'meta', which has no values: load them")
         if self._baked and self.training and torch.is_grad_enabled() and self._learns:
             raise RuntimeError(
                 "a baked flow gives no gradients: call unbake() before training, or requires_grad_(False)"
