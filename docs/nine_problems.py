@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from statistics import mean
 
-from far import exact_matches, read, spread
+from far import exact_matches, spread
 from protocol import holm_corrected, shown_p
 from tables import table, write_parts
 
@@ -32,20 +32,20 @@ Scores = dict[Key, list[float]]
 """Exact matches of the seeds, by encoding and problem."""
 
 
-def scores(file: Path, low: int, seeds: Collection[int] = ()) -> Scores:
-    """Return the scores of a bin of lengths, by seed, of all seeds or of those given."""
-    by_variant = exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
-    return {
-        key: [each[seed] for seed in sorted(each) if not seeds or seed in seeds]
-        for key, each in by_variant.items()
-    }
+def scores(files: Iterable[Path], low: int, names: Collection[str] = ()) -> Scores:
+    """Return the scores of a bin of lengths with the seeds that all encodings have.
 
-
-def beside_rivals(flow: Path, others: Path, low: int) -> Scores:
-    """Return the scores of the flow and of its rivals with the seeds that both files have."""
-    common = set.intersection(*({int(row["seed"]) for row in read(file)} for file in (flow, others)))
-    rivals = {key: each for key, each in scores(others, low, common).items() if key[0] in RIVALS}
-    return scores(flow, low, common) | rivals
+    Args:
+        files: `scores.csv` of studies.
+        low: lower bound of the bin.
+        names: encodings; all if empty.
+    """
+    by_variant: dict[Key, dict[int, float]] = {}
+    for file in files:
+        by_variant |= exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
+    by_variant = {key: each for key, each in by_variant.items() if not names or key[0] in names}
+    seeds = sorted(set.intersection(*map(set, by_variant.values())))
+    return {key: [each[seed] for seed in seeds] for key, each in by_variant.items()}
 
 
 def problems_of(of: Scores, *names: str) -> list[str]:
@@ -151,7 +151,7 @@ def main() -> None:
     file = HERE / "clock" / "nine_problems.csv"
     if not file.is_file():
         return
-    of = {low: scores(file, low) for low in BINS}
+    of = {low: scores([file], low) for low in BINS}
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
     parts |= {
         "nine problems by seed": by_seed(of[MAIN]),
@@ -161,7 +161,7 @@ def main() -> None:
     }
     flow = HERE / "clock" / "driven_flow.csv"
     if flow.is_file():
-        of = {low: beside_rivals(flow, file, low) for low in BINS}
+        of = {low: scores([flow, file], low, [*FLOWS, *RIVALS]) for low in BINS}
         parts |= {f"driven flow {title}": by_problem(of[low]) for low, title in BINS.items()}
         parts["driven flow by seed"] = by_seed(of[MAIN])
         for name, p in flow_tests(of[MAIN]).items():

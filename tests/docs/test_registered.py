@@ -170,7 +170,7 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
     ]
     with (tmp_path / "scores.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("model", "seed", "test", "metric", "low", "score"), *rows])
-    of = nine_problems.scores(tmp_path / "scores.csv", 21)
+    of = nine_problems.scores([tmp_path / "scores.csv"], 21)
     values = means["s3"][0] + draws[0, 0] - 21 / 41
     np.testing.assert_allclose(of["rotary-clock", "s3"], values)
 
@@ -212,15 +212,17 @@ def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path:
     names = {"flow": ("floater_cde", "floater_cde-free"), "others": ("path", "rotary-clock", "none")}
     scores = dict(zip((name for each in names.values() for name in each), draws, strict=True))
     for file, models in names.items():
-        seeds = (41, 42, 43, 44, 45) if file == "others" else (41, 42, 43, 44)
+        seeds = {"path": 5, "rotary-clock": 5, "none": 2}
         rows = [
             (f"{name}-s3-1e-3", seed, "lengths", "exact", 21, value)
             for name in models
-            for seed, value in zip(seeds, scores[name], strict=False)
+            for seed, value in list(enumerate(scores[name], 41))[: seeds.get(name, 4)]
         ]
         with (tmp_path / file).open("w", newline="") as stream:
             csv.writer(stream).writerows([("model", "seed", "test", "metric", "low", "score"), *rows])
-    of = nine_problems.beside_rivals(tmp_path / "flow", tmp_path / "others", 21)
+    others, flow = tmp_path / "others", tmp_path / "flow"
+    assert {len(values) for values in nine_problems.scores([others], 21).values()} == {2}
+    of = nine_problems.scores([flow, others], 21, [*nine_problems.FLOWS, *nine_problems.RIVALS])
     assert {name for name, _ in of} == {"floater_cde", "floater_cde-free", "path", "rotary-clock"}
     assert {len(values) for values in of.values()} == {4}
     ps = nine_problems.flow_tests(of)
