@@ -42,6 +42,7 @@ CHOSEN = [
     ["rotary", "complex_attention", "shaw"],
     ["floater_tree", {"name": "compose", "models": ["rotary", "structural"]}],
     [{"name": "dape", "model": "floater_tree"}, "rotary"],
+    ["rotary", {"name": "floater_cde", "std": 0.3}, "shaw"],
 ]
 
 

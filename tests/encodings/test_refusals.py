@@ -106,6 +106,11 @@ OPTIONS = [
     ),
     (
         "compose",
+        {"models": ["floater_cde", "self_extend"]},
+        "'self_extend' changes the width .* which 'floater_cde' needs",
+    ),
+    (
+        "compose",
         {"models": ["forgetting", "spe_sine"]},
         "'spe_sine' changes the width .* is fixed by 'forgetting'",
     ),
@@ -161,7 +166,7 @@ OPTIONS = [
     ("floater_relative", {"start": "big"}, "start is 'big'"),
     ("floater_relative", {"start": "zero", "tail": True}, "start='zero' goes with tail=False"),
     ("floater_relative", {"solver": "dopri"}, "dopri5"),
-    ("floater_cde", {"dim": 12}, "head_dim is 6; 'floater_cde' turns blocks of 4 components"),
+    ("floater_cde", {"dim": 12}, "head_dim is 6; 'floater_cde' needs a multiple of 4"),
     ("floater_cde", {"base": 1.0}, "base is 1.0; it must be above 1"),
     ("floater_cde", {"kernel": 0}, "kernel is 0; it must be at least 1"),
     ("floater_cde", {"std": -1.0}, "std is -1.0; it must be at least 0"),

@@ -18,6 +18,7 @@ POSITIONS = {
     "floater": ("floater", {}),
     "floater, added": ("floater", {"injection": "add"}),
     "rotary, clock": ("rotary", {"clock": {"std": 0.5, "kernel": 2}}),
+    "floater_cde": ("floater_cde", {"std": 0.3}),
     "floater_relative, clock": ("floater_relative", {"clock": {"std": 0.5}}),
     "floater, unshared": ("floater", {"share": "none", "time_scale": "learned", "activation": "silu"}),
 }

@@ -20,14 +20,14 @@ def carry(k: Tensor, numbers: Tensor) -> Tensor:
 
     Example:
         >>> keys = carry(torch.zeros(1, 1, 1, 2, dtype=torch.bfloat16), torch.tensor([[[[0.3001]]]]))
-        >>> round(float(carried(keys, 1, torch.float32)), 4)
+        >>> round(float(carried(keys, 1, torch.float32)[1]), 4)
         0.3001
     """
     rounded = numbers.to(k.dtype)
     return torch.cat([k, rounded, (numbers - rounded).to(k.dtype)], -1)
 
 
-def carried(k: Tensor, count: int, dtype: torch.dtype) -> Tensor:
-    """Return the last `count` numbers that `carry` appended, (..., count), in that precision."""
-    rounded, rest = k[..., -2 * count :].to(dtype).chunk(2, -1)
-    return rounded + rest
+def carried(k: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return keys without the `count` numbers that `carry` appended, and these in the given precision."""
+    k, rounded, rest = k.tensor_split([k.shape[-1] - 2 * count, k.shape[-1] - count], -1)
+    return k, rounded.to(dtype) + rest.to(dtype)

@@ -218,9 +218,10 @@ class FloaterForSeries(FloaterPreTrainedModel):
     """A Transformer that predicts values at any times from values observed at other times.
 
     Every event is a query at its own time; only events with a shown value are keys. The prediction at one
-    time does not depend on the other requested times, unless one is before the first event,
-    from which all times are measured, nor on the order of the events. Both are so with the position
-    source "time": with "index" the rank of an event among all others is its position.
+    time does not depend on the other requested times, unless one is before the first event, from which
+    all times are measured. This is so with the position source "time": with "index" the rank of an event
+    among all others is its position. Events are read in the order of their times, of equal ones in the
+    given order.
 
     Args:
         config: the configuration, with the features.
@@ -275,8 +276,12 @@ class FloaterForSeries(FloaterPreTrainedModel):
         scale = values.new_tensor(config.scales or [1.0] * count)
         standard = ((values - mean) / scale).masked_fill(~shown, 0.0).to(self.event.weight.dtype)
         x = self.event(torch.cat((standard, shown.to(standard.dtype)), -1))
-        positions = unordered_positions(config, times, mask).but(key_valid=shown.any(-1))
-        hidden = self.encoder(x, positions)
+        order = time_order(times, mask)
+        positions = event_positions(config, times.gather(1, order), mask.gather(1, order))
+        positions = positions.but(key_valid=shown.any(-1).gather(1, order))
+        slots = order[..., None].expand_as(x)
+        hidden = self.encoder(x.gather(1, slots), positions)
+        hidden = torch.empty_like(hidden).scatter(1, slots, hidden)
         middle, width = self.value_head(hidden).float().chunk(2, -1)
         width = F.softplus(width) + NARROWEST
         nll = None
@@ -287,23 +292,16 @@ class FloaterForSeries(FloaterPreTrainedModel):
         return EventsOutput(nll=nll, mean=middle * scale + mean, std=width * scale)
 
 
-def unordered_positions(config: EventsConfig, times: Tensor, mask: Tensor) -> Positions:
-    """Return the positions of events in any order; see `event_positions`.
+def time_order(times: Tensor, mask: Tensor) -> Tensor:
+    """Return the slots of events in the order of their times, (batch, T), those without an event last.
 
     Example:
-        >>> every = torch.ones(1, 3).bool()
-        >>> unordered_positions(EventsConfig(), torch.tensor([[7.0, 5.0, 6.5]]).double(), every).query
-        tensor([[2.0000, 0.0000, 1.5000]], dtype=torch.float64)
+        >>> time_order(torch.tensor([[7.0, 5.0, 6.5]]).double(), torch.tensor([[True, True, False]]))
+        tensor([[1, 0, 2]])
     """
-    if config.position_source == "index":
-        return Positions.from_mask(mask)
     exact = _exact(times)
     last = torch.inf if exact.is_floating_point() else torch.iinfo(exact.dtype).max
-    order = exact.masked_fill(~mask, last).argsort(dim=1, stable=True)
-    step = config.time_per_position * config.unit
-    ordered = Positions.events(times.gather(1, order), mask.gather(1, order), time_per_position=step)
-    at = torch.empty_like(ordered.query).scatter_(1, order, ordered.query)
-    return Positions(at, at, mask)
+    return exact.masked_fill(~mask, last).argsort(dim=1, stable=True)
 
 
 def _exact(times: Tensor) -> Tensor:

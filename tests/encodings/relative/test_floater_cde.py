@@ -4,27 +4,35 @@ import itertools
 
 import pytest
 import torch
-from relative_cases import DIM, EVERYWHERE, HEADS, SIZES, WIDTH, agree, build_encoding
+from relative_cases import DIM, EVERYWHERE, HEADS, POSITIONS, SIZES, TIMES, WIDTH, agree, build_encoding
+from torch._dynamo.testing import CompileCounter
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
 from floater.encodings.relative.quaternions import _cumulative, cumulative, exponential
-from floater.flow.errors import SecondDerivativeError
 
 LAYER = 1
+ASKED = Positions(
+    *2 * (torch.tensor([[1.0, 0.5, 3.25, 7.0, 9.0], [0.0, 1.5, 2.0, 9.75, 9.5]], dtype=torch.float64),),
+    torch.tensor([[False, True, False, True, False], [True, True, True, False, True]]),
+)
+"""Events of which some are no keys, the first, one between and the last among them."""
+WITH_ASKED = pytest.mark.parametrize(
+    "positions", [*POSITIONS.values(), TIMES, ASKED], ids=[*POSITIONS, "times", "asked"]
+)
 
 
 def skew(model, x, tokens, head):
     """A (4 x 4) of each token: p -> a p - p b for the quaternions a and b, with the frequencies of rotary."""
     entries = x @ model.weight[LAYER].mT
     if model.convolution is not None:
-        mixed = torch.zeros_like(entries)
-        for index, slot in enumerate(tokens):
-            before = tokens[max(index - 2, 0) : index + 1][::-1]
-            mixed[slot] = sum(
-                tap * entries[s] for tap, s in zip(model.convolution[LAYER], before, strict=False)
+        mixed = []
+        for slot in range(len(x)):
+            before = [slot, *reversed([token for token in tokens if token < slot])]
+            mixed.append(
+                sum(tap * entries[s] for tap, s in zip(model.convolution[LAYER], before, strict=False))
             )
-        entries = mixed
+        entries = torch.stack(mixed)
     entries = entries + model.bias_of_matrix[LAYER]
     a, b = entries.view(len(x), HEADS, 3, 2)[:, head].unbind(-1)
     first, second = model.base**0.0, model.base**-0.5  # of the WIDTH = 4 components of a head
@@ -46,7 +54,7 @@ def products(model, positions, q, k, x):
     return q @ k.mT
 
 
-@EVERYWHERE
+@WITH_ASKED
 @pytest.mark.parametrize("options", [{}, {"positions": False}, {"kernel": 3}])
 def test_products_are_those_of_matrix_exponentials(positions, options):
     """Values and gradients, in queries, keys, inputs and parameters."""
@@ -59,30 +67,29 @@ def test_products_are_those_of_matrix_exponentials(positions, options):
     at = positions.key.expand(2, -1).double()
     for row, head in itertools.product(range(2), range(HEADS)):
         tokens = valid[row].nonzero().flatten().tolist()
-        turns, matrices, before = [], skew(model, x[row], tokens, head), None
+        turns, key_turns, matrices, before = [], [], skew(model, x[row], tokens, head), None
         turn = torch.eye(4, dtype=torch.double)
         for slot in range(slots):
+            since = at[row, slot] - at[row, tokens[0] if before is None else before]
+            turns.append(turn @ torch.matrix_exp(since * matrices[slot]))
             if valid[row, slot]:
-                if before is not None:
-                    turn = turn @ torch.matrix_exp((at[row, slot] - at[row, before]) * matrices[slot])
-                before = slot
-            turns.append(turn)
+                turn, before = turns[slot], slot
+            key_turns.append(turn)
         for t, s in itertools.product(range(length), range(slots)):
             query = slots - length + t
-            product = q[row, query, head] @ turns[query].mT @ turns[s] @ k[row, s, head]
+            product = q[row, query, head] @ turns[query].mT @ key_turns[s] @ k[row, s, head]
             wanted = wanted.index_put(tuple(map(torch.tensor, (row, head, t, s))), product)
     actual = products(model, positions, q, k, x)
     agree(actual, wanted, q, k, x, *model.parameters())
 
 
-def valid_pairs(positions):
-    """Return the mask (2, 1, T, S) of the pairs of tokens."""
-    slots, length = positions.key.shape[1], positions.query.shape[1]
-    valid = torch.ones(2, slots).bool() if positions.key_valid is None else positions.key_valid.expand(2, -1)
-    return (valid[:, -length:, None] & valid[:, None])[:, None]
+def to_keys(positions):
+    """Return the mask (2, 1, 1, S) of the keys that are tokens."""
+    valid = torch.ones(2, positions.key.shape[1]).bool()
+    return (valid if positions.key_valid is None else positions.key_valid.expand(2, -1))[:, None, None]
 
 
-@EVERYWHERE
+@WITH_ASKED
 def test_it_is_rotary_before_training(positions):
     model, rotary = (build(name, **SIZES).double() for name in ("floater_cde", "rotary"))
     slots, length = positions.key.shape[1], positions.query.shape[1]
@@ -90,7 +97,7 @@ def test_it_is_rotary_before_training(positions):
     turns = rotary.turns_at(positions.key[:, :, None, None], rotary.prepare_times(positions), 0)
     turned_q, turned_k = (rotary.rotate(y, turns).transpose(1, 2) for y in (q, k))
     actual, wanted = products(model, positions, q, k, x.flatten(2)), turned_q[:, :, -length:] @ turned_k.mT
-    pairs = valid_pairs(positions).expand_as(actual)
+    pairs = to_keys(positions).expand_as(actual)
     torch.testing.assert_close(actual[pairs], wanted[pairs])
 
 
@@ -114,7 +121,7 @@ def test_in_the_planes_of_pairs_it_is_a_clock_of_angles(positions):
         timed_q.transpose(1, 2)[:, :, -length:], timed_k.transpose(1, 2), context
     )
     actual, wanted = products(model, positions, q, k, x), timed_q @ timed_k.mT
-    pairs = valid_pairs(positions).expand_as(actual)
+    pairs = to_keys(positions).expand_as(actual)
     torch.testing.assert_close(actual[pairs], wanted[pairs])
 
 
@@ -147,9 +154,48 @@ def test_cumulative_products_and_their_gradients(length):
     agree(actual, wanted, vectors)
 
 
-def test_second_derivatives_are_refused():
-    vectors = torch.randn(3, 5, requires_grad=True)
-    loss = torch.stack(cumulative(exponential(vectors))).square()[0].sum()
-    (gradient,) = torch.autograd.grad(loss, vectors, create_graph=True)
-    with pytest.raises(SecondDerivativeError, match="a product of quaternions has no second derivatives"):
-        gradient.sum().backward()
+def test_second_and_forward_derivatives():
+    vectors = torch.randn(3, 5, dtype=torch.double, requires_grad=True)
+
+    def loss(vectors, products=cumulative):
+        return torch.stack(products(exponential(vectors))).pow(3).sum()
+
+    assert torch.autograd.gradgradcheck(loss, vectors)
+    direction = torch.randn_like(vectors)
+    with torch.autograd.forward_ad.dual_level():
+        dual = loss(torch.autograd.forward_ad.make_dual(vectors.detach(), direction))
+        slope = torch.autograd.forward_ad.unpack_dual(dual).tangent
+    (gradient,) = torch.autograd.grad(loss(vectors, _cumulative), vectors)
+    torch.testing.assert_close(slope, (gradient * direction).sum())
+
+
+@pytest.mark.parametrize(("gap", "length"), [(1.0, 4096), (1e7, 20)])
+@torch.no_grad()
+def test_times_are_exact_in_single_precision(gap, length):
+    """Before training it is rotary, whose angles are computed in double precision, at any distance."""
+    times = Positions.times((gap * torch.arange(float(length), dtype=torch.float64))[None])
+    model, rotary = (
+        build(name, dim=64, heads=1, layers=1, max_length=16) for name in ("floater_cde", "rotary")
+    )
+    q, k = torch.randn(2, 1, length, 1, 64)
+    context = AttentionContext(model.prepare(times), 0, torch.randn(1, length, 64))
+    carried = model.qkv(q, k, k, context)[1].transpose(1, 2)
+    actual = torch.cat(model.rotated(q.transpose(1, 2), carried, context))
+    wanted = rotary.double().rotate(torch.cat([q, k]).double(), rotary.prepare(times)).transpose(1, 2)
+    torch.testing.assert_close(actual.double(), wanted, rtol=0, atol=3e-6)
+
+
+def test_lengths_share_a_compiled_program():
+    """As traced steps, one program for each power of two would exceed the limit of the compiler."""
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(
+        lambda vectors: torch.stack(cumulative(exponential(vectors))),
+        backend=counter,
+        fullgraph=True,
+        dynamic=True,
+    )
+    for length in (3, 5, 9, 17, 33, 65, 129, 257, 513, 1025):
+        vectors = torch.randn(3, 2, length, dtype=torch.double, requires_grad=True)
+        agree(compiled(vectors), torch.stack(_cumulative(exponential(vectors))), vectors)
+    assert counter.frame_count <= 2

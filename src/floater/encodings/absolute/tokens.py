@@ -134,9 +134,9 @@ def earlier_tokens(positions: Positions, count: int) -> list[Tensor]:
 
 
 def steps(positions: Positions, previous: Tensor) -> Tensor:
-    """Return the position of each key less that of the token before it in its document, (batch or 1, S).
+    """Return the position of each slot less that of the token before it in its document, (batch or 1, S).
 
-    It is zero at first tokens and at padding.
+    It is zero where there is no token before.
 
     Args:
         positions: positions of queries and keys.
@@ -151,8 +151,7 @@ def steps(positions: Positions, previous: Tensor) -> Tensor:
     rows = max(len(previous), len(key))
     previous = previous.expand(rows, -1)
     before = key.expand(rows, -1).gather(1, previous.clamp(min=0))
-    step = torch.where(previous < 0, 0, key - before)
-    return step if positions.key_valid is None else step.masked_fill(~positions.key_valid, 0)
+    return torch.where(previous < 0, 0, key - before)
 
 
 def convolve(x: Tensor, taps: Tensor, earlier: list[Tensor]) -> Tensor:

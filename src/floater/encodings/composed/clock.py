@@ -241,6 +241,8 @@ class Clock(PositionModel):
         earlier = earlier_tokens(positions, max(kernel, 2))
         previous = earlier[1]
         step = steps(positions, previous)
+        if positions.key_valid is not None:
+            step = step.masked_fill(~positions.key_valid, 0)
         next_step = None
         if self.both:
             next_step = torch.zeros_like(step).scatter_add(1, previous.clamp(min=0).expand_as(step), step)
@@ -287,7 +289,7 @@ class Clock(PositionModel):
             (batch, heads or 1, S, pairs), in double precision.
         """
         heads, pairs = self.shape
-        driven = carried(k[:, :heads], pairs, wide_dtype(k.device))
+        driven = carried(k[:, :heads], pairs, wide_dtype(k.device))[1]
         return self._summed(driven, context.state, context.layer)
 
     def _summed(self, driven: Tensor, state: ClockState, layer: int) -> Tensor:
@@ -338,7 +340,7 @@ class Clock(PositionModel):
         inner, state = self.inner, context.state
         if isinstance(inner, TimedVectors):
             return q, k
-        plain = k[..., : -2 * self.shape[1]]
+        plain, _ = carried(k, self.shape[1], k.dtype)
         if not isinstance(inner, TimedRotation):
             return q, plain
         ahead = self.advance(k, context).transpose(1, 2)  # (batch, S, heads or 1, pairs)

@@ -191,7 +191,7 @@ class Composite(PositionModel):
                     f"'{name_of(turning[0])}' rotates; only one of them can be a part"
                 )
             wide = [part for part in acting if part.stage == Stage.WIDEN]
-            others = wide[1:] or [part for part in acting if reads_content(part)]
+            others = wide[1:] or [p for p in acting if reads_content(p) or p.overrides("rotated")]
             if wide and others:
                 raise PositionError(
                     f"'{name_of(wide[0])}' changes the width of queries and keys, which "

@@ -20,13 +20,19 @@ from floater.encodings.registry import register
 from floater.encodings.relative.quaternions import Quaternion, conjugate, cumulative, exponential, product
 from floater.encodings.relative.waves import frequencies
 from floater.encodings.spec import StackSpec
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 
 class Driven(NamedTuple):
-    """The time from the token before to each key, (batch or 1, S), and the slots that a convolution reads."""
+    """The time from the token before to each slot, (batch or 1, S), and the slots that a convolution reads.
+
+    `query_step` is that time where a slot is no key, such as an event whose values are asked for, from the
+    first token of the row where there is none before, and zero elsewhere; None if all are keys.
+    """
 
     step: Tensor
+    query_step: Tensor | None
     earlier: list[Tensor]
 
 
@@ -87,6 +93,7 @@ class FloaterCDE(PositionModel):
 
     stage = Stage.APPEND
     reads_content = False
+    planes = ("blocks", 4)
 
     def __init__(
         self,
@@ -101,7 +108,7 @@ class FloaterCDE(PositionModel):
         at_least_one(kernel=kernel)
         head_dim = spec.dim // spec.heads
         if head_dim % 4:
-            raise PositionError(f"head_dim is {head_dim}; 'floater_cde' turns blocks of 4 components")
+            raise PositionError(f"head_dim is {head_dim}; 'floater_cde' needs a multiple of 4")
         if not base > 1:
             raise PositionError(f"base is {base}; it must be above 1")
         if not std >= 0:
@@ -129,7 +136,14 @@ class FloaterCDE(PositionModel):
     def prepare(self, positions: Positions) -> Driven:
         kernel = 1 if self.convolution is None else self.convolution.shape[1]
         earlier = earlier_tokens(positions, max(kernel, 2))
-        return Driven(steps(positions, earlier[1]), earlier[:kernel])
+        previous = earlier[1]
+        step, query_step = steps(positions, previous), None
+        if (valid := positions.key_valid) is not None:
+            if positions.document is None:
+                previous = torch.where(previous < 0, valid.long().argmax(1, keepdim=True), previous)
+            query_step = steps(positions, previous).masked_fill(valid, 0)
+            step = step.masked_fill(~valid, 0)
+        return Driven(step, query_step, earlier[:kernel])
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Driven]) -> QKV:
         x = context.x.to(at_least_float32(k.dtype))
@@ -138,51 +152,59 @@ class FloaterCDE(PositionModel):
         return q, carry(k, driven), v
 
     def rotated(self, q: Tensor, k: Tensor, context: AttentionContext[Driven]) -> tuple[Tensor, Tensor]:
-        driven = carried(k, self.entries, at_least_float32(k.dtype))
-        left, right = self.turns(driven, context)
-        k, first = k[..., : q.shape[-1]], k.shape[2] - q.shape[2]
-        query_turns = (tuple(part[..., first:] for part in turn) for turn in (left, right))
-        return turned(q, *query_turns), turned(k, left, right)
+        k, driven = carried(k, self.entries, at_least_float32(k.dtype))
+        skew, state = self.skew(driven, context), context.state
+        turns = cumulative(exponential(skew * wide(state.step)))
+        query_turns = turns
+        if state.query_step is not None:  # a query that is no key turns to its own time
+            query_turns = product(turns, exponential(skew * wide(state.query_step)))
+        first = k.shape[2] - q.shape[2]
+        return turned(q, tuple(part[..., first:] for part in query_turns)), turned(k, turns)
 
-    def turns(self, driven: Tensor, context: AttentionContext[Driven]) -> tuple[Quaternion, Quaternion]:
-        """Return the rotations x -> a x b from the first token to each, a and b of (batch, heads, blocks, S).
+    def skew(self, driven: Tensor, context: AttentionContext[Driven]) -> Tensor:
+        """Return the matrices of the keys, (3, batch, heads, 2, head_dim / 4, S).
+
+        A block of four components has two vectors of three: its rotations are x -> exp(a) x exp(b)^-1.
 
         Args:
             driven: W x, (batch, heads, S, entries).
             context: what hooks read.
         """
-        (step, earlier), layer, heads = context.state, context.layer, self.spec.heads
-        dtype = driven.dtype
+        layer, heads, dtype = context.layer, self.spec.heads, driven.dtype
         if self.convolution is not None:
-            driven = convolve(
-                driven, self.convolution[layer].to(dtype).view(-1, heads, 1, self.entries), earlier
-            )
+            taps = self.convolution[layer].to(dtype).view(-1, heads, 1, self.entries)
+            driven = convolve(driven, taps, context.state.earlier)
         driven = driven + self.bias_of_matrix[layer].to(dtype).view(heads, 1, self.entries)
-        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 5, 2).contiguous()
+        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 5, 2)
+        skew = skew.to(wide_dtype(skew.device), memory_format=torch.contiguous_format)
         if self.positions:
             # half the sum and half the difference of the two frequencies of a block
-            w = frequencies(4 * skew.shape[4], self.base, step.device).to(dtype).view(-1, 2)
+            w = frequencies(4 * skew.shape[4], self.base, skew.device).to(skew.dtype).view(-1, 2)
             plain = torch.stack([w.sum(1), w[:, 1] - w[:, 0]])[..., None] / 2
             skew = torch.cat([skew[:1] + plain, skew[1:]])
-        both = cumulative(exponential(skew * step[:, None, None, None].to(dtype)))
-        left, right = (tuple(part[:, :, side] for part in both) for side in (0, 1))
-        return left, conjugate(right)
+        return skew
 
 
-def turned(x: Tensor, left: Quaternion, right: Quaternion) -> Tensor:
-    """Return a x b for each four components of x, read as a quaternion.
+def wide(step: Tensor) -> Tensor:
+    """Return times (batch or 1, S) in double precision, as wide as matrices."""
+    return step.to(wide_dtype(step.device))[:, None, None, None]
+
+
+def turned(x: Tensor, turns: Quaternion) -> Tensor:
+    """Return a x b^-1 for each four components of x, read as a quaternion.
 
     Args:
         x: (batch, heads, T, head_dim).
-        left: a, with components of (batch, heads, head_dim / 4, T).
-        right: b, likewise.
+        turns: a and b, with components of (batch, heads, 2, head_dim / 4, T).
 
     Example:
         >>> one, i, j, k = torch.eye(4)
-        >>> left, right = (tuple(part.view(1, 1, 1, 1) for part in turn) for turn in (i, one))
-        >>> turned(j.view(1, 1, 1, 4), left, right).flatten().equal(k)
+        >>> turns = tuple(torch.stack(parts).view(1, 1, 2, 1, 1) for parts in zip(i, one, strict=True))
+        >>> turned(j.view(1, 1, 1, 4), turns).flatten().equal(k)
         True
     """
-    blocks = x.to(left[0].dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 3, 2).contiguous()
-    out = product(product(left, tuple(blocks)), right)
+    dtype = at_least_float32(x.dtype)
+    blocks = x.to(dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 3, 2).contiguous()
+    left, right = (tuple(part[:, :, side].to(dtype) for part in turns) for side in (0, 1))
+    out = product(product(left, tuple(blocks)), conjugate(right))
     return torch.stack(out, -1).transpose(2, 3).flatten(-2).to(x.dtype)

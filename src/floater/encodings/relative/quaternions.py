@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from floater.flow.autograd import in_transform
-from floater.flow.second_derivatives import refuse_second_derivatives
 
 Quaternion = tuple[Tensor, ...]
 """The components of 1, i, j and k."""
@@ -60,8 +60,10 @@ def cumulative(a: Quaternion) -> Quaternion:
         >>> cumulative(turns)[1].asin()  # of turns about one axis, the sums of the angles
         tensor([0.1000, 0.3000, 0.6000])
     """
-    if torch.compiler.is_compiling() or in_transform():
+    if torch.compiler.is_exporting() or in_transform():
         return _cumulative(a)
+    if torch.compiler.is_compiling():
+        return tuple(_whole(torch.stack(a)))
     products: Quaternion = _Cumulative.apply(*a)  # type: ignore[no-untyped-call]
     return products
 
@@ -76,25 +78,62 @@ def _cumulative(a: Quaternion) -> Quaternion:
     return tuple(part * norm for part in a)
 
 
-class _Cumulative(torch.autograd.Function):
-    """Products along a text, whose gradients need nothing but the products.
+def _gradient(a: Quaternion, c: Quaternion, gradients: Quaternion) -> Quaternion:
+    """Return the gradients of factors a from those of their products c.
 
     A turn exp(e) after a_k turns all later products c_i from the left by exp(n), n = c_k e c_k^-1. So the
     gradient of e is the sum of those of n over i >= k, turned back.
     """
+    _, *turns = product(gradients, conjugate(c))
+    sums = [turn.flip(-1).cumsum(-1).flip(-1) for turn in turns]
+    return product(a, _vector(product(product(conjugate(c), _vector(sums)), c)[1:]))
+
+
+def _vector(parts: Sequence[Tensor]) -> Quaternion:
+    return torch.zeros_like(parts[0]), *parts
+
+
+class _Cumulative(torch.autograd.Function):
+    """Products along a text, whose derivatives need nothing but the products."""
 
     @staticmethod
     def forward(ctx: Any, *a: Tensor) -> Quaternion:
         c = _cumulative(a)
         ctx.save_for_backward(*a, *c)
+        ctx.save_for_forward(*a, *c)
         return c
 
     @staticmethod
-    @refuse_second_derivatives("a product of quaternions", "another encoding")
     def backward(ctx: Any, *gradients: Tensor) -> Quaternion:
+        saved = ctx.saved_tensors  # read once, as a gradient checkpoint requires
+        return _gradient(saved[:4], saved[4:], gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Quaternion:
         a, c = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        _, *turns = product(gradients, conjugate(c))
-        sums = [turn.flip(-1).cumsum(-1).flip(-1) for turn in turns]
-        zero = torch.zeros_like(sums[0])
-        _, *turns = product(product(conjugate(c), (zero, *sums)), c)
-        return product(a, (zero, *turns))
+        turns = _vector(product(conjugate(a), tangents)[1:])
+        sums = [turn.cumsum(-1) for turn in product(product(c, turns), conjugate(c))[1:]]
+        return product(_vector(sums), c)
+
+
+@torch.library.custom_op("floater::cumulative", mutates_args=())
+def _whole(a: Tensor) -> Tensor:
+    """Return the products as one operator: traced, each number of steps would be a graph of its own."""
+    return torch.stack(_cumulative(a.unbind()))
+
+
+@_whole.register_fake
+def _(a: Tensor) -> Tensor:
+    return torch.empty_like(a)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs, output)
+
+
+def _differentiate(ctx: Any, gradient: Tensor) -> Tensor:
+    a, c = ctx.saved_tensors
+    return torch.stack(_gradient(a.unbind(), c.unbind(), gradient.unbind()))
+
+
+_whole.register_autograd(_differentiate, setup_context=_keep)

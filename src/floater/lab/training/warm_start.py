@@ -18,6 +18,8 @@ from floater.transformer import FloaterConfig, FloaterForConditionalGeneration, 
 _STACKS: Mapping[Site, str] = {"self": "encoder", "decoder": "decoder"}
 POSITION_PARTS = ("encoder.position.", "decoder.position.", "decoder.cross_position.")
 _ONLY_TRAINING = ("start", "solver", "step", "gradient", "refresh_every")
+_START_AT_RANDOM = ("clock", "floater_cde")
+"""Encodings whose option `std` is that of initial weights."""
 _COMPUTES = (
     "num_attention_heads",
     "activation_function",
@@ -49,7 +51,8 @@ def warm_started(
         config: configuration of the new model.
         trained: trained model, with the same position model as the new one. For a FLOATER model with
             injection "qkv" it is the plain Transformer with sinusoids at the input; for a composition of a
-            position model and flows added to it, or for one with a clock, a model with that position model.
+            position model and flows added to it, or for one with a clock, a model with that position model;
+            for "floater_cde" also one with "rotary".
             Tables that are shorter than the new ones are continued by the linear flow that fits them best.
         origin: source of `trained`, for messages.
 
@@ -133,11 +136,15 @@ def _check(new: FloaterConfig, old: FloaterConfig, origin: str) -> None:
         if name == old.position:
             _check_options(options(name) | chosen, there, origin)
             return
+    if (old.position, new.position) == ("rotary", "floater_cde") and here["positions"]:
+        _check_options(options("rotary") | {"base": here["base"]}, there, origin)
+        return
     if new.position != old.position:
         raise DataError(
             f"{origin} has the position model '{old.position}', which '{new.position}' cannot continue; "
-            "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', or a model "
-            "followed by its composition with 'floater' of injection 'add', or by itself with a 'clock'"
+            "valid: the same model, 'sinusoidal' followed by 'floater' with injection 'qkv', 'rotary' by "
+            "'floater_cde', or a model followed by its composition with 'floater' of injection 'add', or by "
+            "itself with a 'clock'"
         )
     _check_options(here, there, origin)
 
@@ -155,12 +162,13 @@ def _check_decoders(new: FloaterConfig, old: FloaterConfig, origin: str) -> None
 
 
 def _check_options(here: Mapping[str, Any], there: Mapping[str, Any], origin: str) -> None:
-    for name, value in here.items():
-        if name not in _ONLY_TRAINING and value != there[name]:
-            raise DataError(f"{origin} has the position option {name} {there[name]!r}, not {value!r}")
+    for name, value in there.items():
+        if here[name] != value:
+            raise DataError(f"{origin} has the position option {name} {value!r}, not {here[name]!r}")
 
 
 def _meaning(config: FloaterConfig, site: Site = "self") -> dict[str, Any]:
     """Return the options that decide what a position model's parameters compute."""
     name, chosen = config.position_at(site)
-    return {key: value for key, value in (options(name) | chosen).items() if key not in _ONLY_TRAINING}
+    meaningless = (*_ONLY_TRAINING, "std") if name in _START_AT_RANDOM else _ONLY_TRAINING
+    return {key: value for key, value in (options(name) | chosen).items() if key not in meaningless}

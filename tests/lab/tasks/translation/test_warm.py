@@ -98,6 +98,23 @@ def test_a_clock_leaves_the_outputs_of_the_encoding_that_it_drives(stage1: Path)
             warm_started(other, plain, "stage 1")
 
 
+def test_a_driven_flow_starts_as_rotary(stage1: Path) -> None:
+    torch.manual_seed(0)
+    plain = FloaterForConditionalGeneration(config(stage1, "rotary", base=500.0)).eval()
+    driven = warm_started(config(stage1, "floater_cde", base=500.0), plain, "stage 1").eval()
+    ids = torch.arange(3, 13).view(2, 5)
+    outputs = [model(ids, decoder_input_ids=ids.flip(1)).logits for model in (plain, driven)]
+    torch.testing.assert_close(*outputs)
+    again = warm_started(config(stage1, "floater_cde", base=500.0, std=0.02), driven, "stage 1").eval()
+    assert torch.equal(again(ids, decoder_input_ids=ids.flip(1)).logits, outputs[1])
+    for options, message in (
+        ({}, "stage 1 has the position option base 500.0, not 10000.0"),
+        ({"base": 500.0, "positions": False}, "'rotary', which 'floater_cde' cannot continue"),
+    ):
+        with pytest.raises(DataError, match=message):
+            warm_started(config(stage1, "floater_cde", **options), plain, "stage 1")
+
+
 def test_models_that_do_not_continue_each_other_are_refused(stage1: Path, trained: Path) -> None:
     plain, flow = load_run(stage1, "cpu")[0], load_run(trained, "cpu")[0]
     for position in ("learned", "none", "rnn"):
