@@ -2,11 +2,12 @@
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
 pairs of texts; inference is a forward pass with baked vectors. `--times` compares FLOATER at random times
-with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one,
+with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one, and
+`--driven` `floater_cde` with `rotary`,
 `--relative` the solves of `floater_relative`, forward and backward, with a whole step. Both sides take every
 step in alternating order, and the ratio of their times is printed with a 95 % interval (of the geometric mean
 of the paired ratios, by Student's t; whole refresh cycles count as one pair). `--csv docs/performance` stores
-the rows, and `--csv docs/clock` those of `--clock`.
+the rows, and `--csv docs/clock` those of `--clock` and `--driven`.
 
     python benchmarks/overhead.py                            # tiny
     python benchmarks/overhead.py --refresh-every 10
@@ -15,6 +16,7 @@ the rows, and `--csv docs/clock` those of `--clock`.
     python benchmarks/overhead.py --times stretch
     python benchmarks/overhead.py --relative --preset transformer-base --vocabulary 37000 --steps 10
     python benchmarks/overhead.py --clock rotary --preset transformer-base --cpu-time
+    python benchmarks/overhead.py --driven --preset transformer-base --cpu-time
     python benchmarks/overhead.py --monitoring               # the flow alone: meshes checked and trusted
 """
 
@@ -131,6 +133,14 @@ def clock(arguments: argparse.Namespace) -> list[str]:
     return ratio(f"`{name}`", *times)
 
 
+def driven(arguments: argparse.Namespace) -> list[str]:
+    batch = texts(arguments)
+    plain = Case("rotary", arguments)
+    flow = Case("floater_cde", arguments, position_options={"std": 0.02})
+    times = paired(lambda: plain.step(*batch), lambda: flow.step(*batch), arguments.steps)
+    return ratio("`rotary`, then `floater_cde`", *times)
+
+
 def relative(arguments: argparse.Namespace) -> list[str]:
     batch, case = texts(arguments), Case("floater_relative", arguments)
     flows = [module for module in case.model.modules() if isinstance(module, FloaterRelative)]
@@ -205,7 +215,8 @@ def monitoring(arguments: argparse.Namespace) -> list[str]:
 TABLES = {
     training: ("steps", "sinusoidal", "FLOATER"),
     inference: ("steps", "sinusoidal", "FLOATER"),
-    clock: ("cost", "plain", "with a clock", "encoding"),
+    clock: ("cost", "plain", "driven", "encoding"),
+    driven: ("cost", "plain", "driven", "encoding"),
 }
 """Name of the table of a measurement, and names of its sides and of their label."""
 
@@ -221,7 +232,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--refresh-every", type=int, default=1)
     kind = parser.add_mutually_exclusive_group()
-    for run in (inference, monitoring, relative):
+    for run in (inference, monitoring, relative, driven):
         kind.add_argument(f"--{run.__name__}", dest="run", action="store_const", const=run, default=training)
     kind.add_argument("--times", choices=("stretch", "shift", "float", "subset"))
     kind.add_argument("--clock", help="an encoding that a clock can drive")

@@ -29,5 +29,5 @@ def carry(k: Tensor, numbers: Tensor) -> Tensor:
 
 def carried(k: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return keys without the `count` numbers that `carry` appended, and these in the given precision."""
-    k, rounded, rest = k.tensor_split([k.shape[-1] - 2 * count, k.shape[-1] - count], -1)
+    k, rounded, rest = torch.split(k, [k.shape[-1] - 2 * count, count, count], -1)
     return k, rounded.to(dtype) + rest.to(dtype)

@@ -149,13 +149,13 @@ def test_it_follows_permutations_for_any_length():
 @pytest.mark.parametrize("length", [0, 1, 13])
 def test_cumulative_products_and_their_gradients(length):
     """Those of a function with closed-form gradients, and those of its steps."""
-    vectors = torch.randn(3, 2, length, dtype=torch.double, requires_grad=True)
+    vectors = torch.randn(3, length, 2, dtype=torch.double, requires_grad=True)
     actual, wanted = (torch.stack(products(exponential(vectors))) for products in (cumulative, _cumulative))
     agree(actual, wanted, vectors)
 
 
 def test_second_and_forward_derivatives():
-    vectors = torch.randn(3, 5, dtype=torch.double, requires_grad=True)
+    vectors = torch.randn(3, 5, 1, dtype=torch.double, requires_grad=True)
 
     def loss(vectors, products=cumulative):
         return torch.stack(products(exponential(vectors))).pow(3).sum()
@@ -196,6 +196,6 @@ def test_lengths_share_a_compiled_program():
         dynamic=True,
     )
     for length in (3, 5, 9, 17, 33, 65, 129, 257, 513, 1025):
-        vectors = torch.randn(3, 2, length, dtype=torch.double, requires_grad=True)
+        vectors = torch.randn(3, length, 2, dtype=torch.double, requires_grad=True)
         agree(compiled(vectors), torch.stack(_cumulative(exponential(vectors))), vectors)
     assert counter.frame_count <= 2

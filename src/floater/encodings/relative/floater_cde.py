@@ -54,9 +54,9 @@ class FloaterCDE(PositionModel):
     do not, so that the order of the tokens between key and query counts.
 
     A consists of blocks of four components. A rotation of four components is x -> a x b with unit quaternions
-    a and b; exp(A) has a closed form in them, and their products along a text take log2 T steps. In the cache
-    keys carry W x as two numbers, for half precision, and the products are computed anew. In a stack that is
-    not causal, later keys are turned by the tokens between, their own included.
+    a and b; exp(A) has a closed form in them, and their products along a text take 2 log2 T steps. In the
+    cache keys carry W x as two numbers, for half precision, and the products are computed anew. In a stack
+    that is not causal, later keys are turned by the tokens between, their own included.
 
     Args:
         spec: the stack of blocks; head_dim must be a multiple of 4.
@@ -158,11 +158,12 @@ class FloaterCDE(PositionModel):
         query_turns = turns
         if state.query_step is not None:  # a query that is no key turns to its own time
             query_turns = product(turns, exponential(skew * wide(state.query_step)))
-        first = k.shape[2] - q.shape[2]
-        return turned(q, tuple(part[..., first:] for part in query_turns)), turned(k, turns)
+        if first := k.shape[2] - q.shape[2]:
+            query_turns = tuple(part[..., first:, :] for part in query_turns)
+        return turned(q, query_turns), turned(k, turns)
 
     def skew(self, driven: Tensor, context: AttentionContext[Driven]) -> Tensor:
-        """Return the matrices of the keys, (3, batch, heads, 2, head_dim / 4, S).
+        """Return the matrices of the keys, (3, batch, heads, 2, S, head_dim / 4).
 
         A block of four components has two vectors of three: its rotations are x -> exp(a) x exp(b)^-1.
 
@@ -175,19 +176,20 @@ class FloaterCDE(PositionModel):
             taps = self.convolution[layer].to(dtype).view(-1, heads, 1, self.entries)
             driven = convolve(driven, taps, context.state.earlier)
         driven = driven + self.bias_of_matrix[layer].to(dtype).view(heads, 1, self.entries)
-        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 5, 2)
+        skew = driven.view(*driven.shape[:3], 3, 2, self.entries // 6).permute(3, 0, 1, 4, 2, 5)
         skew = skew.to(wide_dtype(skew.device), memory_format=torch.contiguous_format)
         if self.positions:
             # half the sum and half the difference of the two frequencies of a block
-            w = frequencies(4 * skew.shape[4], self.base, skew.device).to(skew.dtype).view(-1, 2)
-            plain = torch.stack([w.sum(1), w[:, 1] - w[:, 0]])[..., None] / 2
-            skew = torch.cat([skew[:1] + plain, skew[1:]])
+            w = frequencies(4 * skew.shape[5], self.base, skew.device).to(skew.dtype).view(-1, 2)
+            plain = torch.stack([w.sum(1), w[:, 1] - w[:, 0]])[:, None] / 2
+            zero = torch.zeros_like(plain)
+            skew = skew + torch.stack([plain, zero, zero])[:, None, None]
         return skew
 
 
 def wide(step: Tensor) -> Tensor:
     """Return times (batch or 1, S) in double precision, as wide as matrices."""
-    return step.to(wide_dtype(step.device))[:, None, None, None]
+    return step.to(wide_dtype(step.device))[:, None, None, :, None]
 
 
 def turned(x: Tensor, turns: Quaternion) -> Tensor:
@@ -195,7 +197,7 @@ def turned(x: Tensor, turns: Quaternion) -> Tensor:
 
     Args:
         x: (batch, heads, T, head_dim).
-        turns: a and b, with components of (batch, heads, 2, head_dim / 4, T).
+        turns: a and b, with components of (batch, heads, 2, T, head_dim / 4).
 
     Example:
         >>> one, i, j, k = torch.eye(4)
@@ -204,7 +206,7 @@ def turned(x: Tensor, turns: Quaternion) -> Tensor:
         True
     """
     dtype = at_least_float32(x.dtype)
-    blocks = x.to(dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 3, 2).contiguous()
-    left, right = (tuple(part[:, :, side].to(dtype) for part in turns) for side in (0, 1))
+    blocks = x.to(dtype).view(*x.shape[:3], x.shape[-1] // 4, 4).permute(4, 0, 1, 2, 3).contiguous()
+    left, right = zip(*(part.to(dtype).unbind(2) for part in turns), strict=True)
     out = product(product(left, tuple(blocks)), conjugate(right))
-    return torch.stack(out, -1).transpose(2, 3).flatten(-2).to(x.dtype)
+    return torch.stack(out, -1).flatten(-2).to(x.dtype)

@@ -53,11 +53,11 @@ def exponential(vector: Tensor) -> Quaternion:
 
 
 def cumulative(a: Quaternion) -> Quaternion:
-    """Return the products a_0 ... a_t of unit quaternions along the last dimension.
+    """Return the products a_0 ... a_t of unit quaternions along the last dimension but one.
 
     Example:
-        >>> turns = exponential(torch.tensor([[0.1, 0.2, 0.3], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]))
-        >>> cumulative(turns)[1].asin()  # of turns about one axis, the sums of the angles
+        >>> turns = exponential(torch.tensor([[0.1, 0.2, 0.3], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])[..., None])
+        >>> cumulative(turns)[1].asin().flatten()  # of turns about one axis, the sums of the angles
         tensor([0.1000, 0.3000, 0.6000])
     """
     if torch.compiler.is_exporting() or in_transform():
@@ -69,13 +69,27 @@ def cumulative(a: Quaternion) -> Quaternion:
 
 
 def _cumulative(a: Quaternion) -> Quaternion:
-    shift, length = 1, a[0].shape[-1]
-    while shift < length:  # each holds the product of the last `shift`
-        later = product(tuple(part[..., :-shift] for part in a), tuple(part[..., shift:] for part in a))
-        a = tuple(torch.cat([part[..., :shift], new], -1) for part, new in zip(a, later, strict=True))
-        shift *= 2
-    norm = (a[0].square() + a[1].square() + a[2].square() + a[3].square()).rsqrt()
-    return tuple(part * norm for part in a)
+    products = _scan(a)
+    norm = sum(part.square() for part in products).rsqrt()  # type: ignore[union-attr]
+    return tuple(part * norm for part in products)
+
+
+def _scan(a: Quaternion) -> Quaternion:
+    """Return the products, by those of pairs: about two for each factor in all (Brent and Kung 1982)."""
+    length = a[0].shape[-2]
+    if length < 2:
+        return a
+    pairs = product(tuple(part[..., : length - 1 : 2, :] for part in a), _every_second(a, 1))
+    to_odd = _scan(pairs)
+    to_even = product(tuple(part[..., : (length - 1) // 2, :] for part in to_odd), _every_second(a, 2))
+    products = tuple(part.clone() for part in a)
+    for out, even, odd in zip(products, to_even, to_odd, strict=True):
+        out[..., 1::2, :], out[..., 2::2, :] = odd, even
+    return products
+
+
+def _every_second(a: Quaternion, first: int) -> Quaternion:
+    return tuple(part[..., first::2, :] for part in a)
 
 
 def _gradient(a: Quaternion, c: Quaternion, gradients: Quaternion) -> Quaternion:
@@ -85,7 +99,7 @@ def _gradient(a: Quaternion, c: Quaternion, gradients: Quaternion) -> Quaternion
     gradient of e is the sum of those of n over i >= k, turned back.
     """
     _, *turns = product(gradients, conjugate(c))
-    sums = [turn.flip(-1).cumsum(-1).flip(-1) for turn in turns]
+    sums = [turn.flip(-2).cumsum(-2).flip(-2) for turn in turns]
     return product(a, _vector(product(product(conjugate(c), _vector(sums)), c)[1:]))
 
 
@@ -112,7 +126,7 @@ class _Cumulative(torch.autograd.Function):
     def jvp(ctx: Any, *tangents: Tensor) -> Quaternion:
         a, c = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
         turns = _vector(product(conjugate(a), tangents)[1:])
-        sums = [turn.cumsum(-1) for turn in product(product(c, turns), conjugate(c))[1:]]
+        sums = [turn.cumsum(-2) for turn in product(product(c, turns), conjugate(c))[1:]]
         return product(_vector(sums), c)
 
 
