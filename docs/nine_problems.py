@@ -32,20 +32,26 @@ Scores = dict[Key, list[float]]
 """Exact matches of the seeds, by encoding and problem."""
 
 
-def scores(files: Iterable[Path], low: int, names: Collection[str] = ()) -> Scores:
-    """Return the scores of a bin of lengths with the seeds that all encodings have.
+def scores(files: Iterable[Path], low: int, names: Collection[str] = (), of: str | None = None) -> Scores:
+    """Return the scores of a bin of lengths, of all encodings with the same seeds.
 
     Args:
         files: `scores.csv` of studies.
         low: lower bound of the bin.
         names: encodings; all if empty.
+        of: the encoding whose seeds these are, so that another is left out on a problem where it lacks one;
+            None for the seeds that all have.
     """
     by_variant: dict[Key, dict[int, float]] = {}
     for file in files:
         by_variant |= exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
     by_variant = {key: each for key, each in by_variant.items() if not names or key[0] in names}
-    seeds = sorted(set.intersection(*map(set, by_variant.values())))
-    return {key: [each[seed] for seed in seeds] for key, each in by_variant.items()}
+    seeds = set.intersection(*(set(each) for key, each in by_variant.items() if of in (None, key[0])))
+    return {
+        key: [each[seed] for seed in sorted(seeds)]
+        for key, each in by_variant.items()
+        if each.keys() >= seeds
+    }
 
 
 def problems_of(of: Scores, *names: str) -> list[str]:
@@ -161,7 +167,7 @@ def main() -> None:
     }
     flow = HERE / "clock" / "driven_flow.csv"
     if flow.is_file():
-        of = {low: scores([flow, file], low, [*FLOWS, *RIVALS]) for low in BINS}
+        of = {low: scores([flow, file], low, [*FLOWS, *RIVALS], FLOWS[0]) for low in BINS}
         parts |= {f"driven flow {title}": by_problem(of[low]) for low, title in BINS.items()}
         parts["driven flow by seed"] = by_seed(of[MAIN])
         for name, p in flow_tests(of[MAIN]).items():

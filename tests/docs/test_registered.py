@@ -212,7 +212,7 @@ def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path:
     names = {"flow": ("floater_cde", "floater_cde-free"), "others": ("path", "rotary-clock", "none")}
     scores = dict(zip((name for each in names.values() for name in each), draws, strict=True))
     for file, models in names.items():
-        seeds = {"path": 5, "rotary-clock": 5, "none": 2}
+        seeds = {"path": 5, "rotary-clock": 5, "none": 2}  # the flow has four
         rows = [
             (f"{name}-s3-1e-3", seed, "lengths", "exact", 21, value)
             for name in models
@@ -222,7 +222,9 @@ def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path:
             csv.writer(stream).writerows([("model", "seed", "test", "metric", "low", "score"), *rows])
     others, flow = tmp_path / "others", tmp_path / "flow"
     assert {len(values) for values in nine_problems.scores([others], 21).values()} == {2}
-    of = nine_problems.scores([flow, others], 21, [*nine_problems.FLOWS, *nine_problems.RIVALS])
+    of = nine_problems.scores(
+        [flow, others], 21, [*nine_problems.FLOWS, *nine_problems.RIVALS], "floater_cde"
+    )
     assert {name for name, _ in of} == {"floater_cde", "floater_cde-free", "path", "rotary-clock"}
     assert {len(values) for values in of.values()} == {4}
     ps = nine_problems.flow_tests(of)
@@ -234,3 +236,4 @@ def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path:
     assert min(p for each in ps.values() for p in each.values()) == pytest.approx(min(1.0, 36 * min(raw)))
     row = nine_problems.against_others(of, "floater_cde", ps["floater_cde"]).splitlines()[3]
     assert f"| {np.mean(scores['floater_cde'][:4]) - np.mean(scores['path'][:4]):.1f}, p " in row
+    assert not any("none" in key for key in nine_problems.scores([flow, others], 21, of="floater_cde"))
