@@ -104,6 +104,14 @@ def test_nothing_to_plug() -> None:
             floater.plug(zoo.build("bert"), projections=inputs)
 
 
+def test_a_sequence_of_modules_is_no_model() -> None:
+    """It would call the flow as its last layer."""
+    model = torch.nn.Sequential(zoo.build("bert"), torch.nn.Identity())
+    with pytest.raises(PlugError, match=r"Sequential runs its parts in turn, .*: '0'"):
+        floater.plug(model)
+    assert len(model) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -364,6 +364,30 @@ def test_a_flow_is_no_table(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("code", [False, True])
+def test_weights_of_another_architecture_are_refused(tmp_path: Path, code: bool) -> None:
+    """Transformers starts the weights that are missing at random, and drops those it has no place for."""
+
+    def changed(change: str) -> Any:
+        model = baked("bert") if code else zoo.build("bert")
+        if change == "block":
+            del model.bert.encoder.layer[-1]
+        elif change == "head":
+            model.cls = torch.nn.Sequential(torch.nn.Linear(model.config.hidden_size, 3))
+        else:
+            torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
+        return model
+
+    for change, message in (
+        ("block", r"layer\.\d\.attention.* is missing in this model and \(\d+,\) in a"),
+        ("head", "'cls.* is .* and missing in a|'cls.* is missing in this model"),
+        ("quantized", "in this model and"),
+    ):
+        with pytest.raises(ExportError, match=message):
+            floater.export(changed(change), tmp_path / "new", code=code)
+        assert not (tmp_path / "new").exists()
+
+
 def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ExportError, match="exists already"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -71,13 +71,32 @@ def separate(query: str, key: str, value: str) -> Projections:
     return tuple(Fused(module, (name,)) for module, name in zip((query, key, value), NAMES, strict=True))
 
 
+def table_of(projections: Any) -> dict[str, str] | None:
+    """Return the table that `plug` was given, as a mapping or as pairs, in which it is stored; else None.
+
+    Example:
+        >>> table_of([["query", "q_proj"], ["key", "k_proj"]]), table_of(["query", "key"])
+        ({'query': 'q_proj', 'key': 'k_proj'}, None)
+    """
+    if isinstance(projections, Mapping):
+        return dict(projections)
+    listed = isinstance(projections, Sequence) and not isinstance(projections, str)
+    if (
+        listed
+        and projections
+        and all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in projections)
+    ):
+        return {str(name): module for name, module in projections}
+    return None
+
+
 def from_table(table: Mapping[str, str]) -> Projections:
     """Return the projections in a table of names.
 
     Args:
         table: name of the projection in its attention module for each of "query", "key" and "value", or some
             of them. The output of a projection that occurs several times consists of these parts in this
-            order, each with all heads.
+            order, each with all heads. No other order of the table matters.
 
     Raises:
         PlugError: if the table is empty or has other names.
@@ -96,7 +115,8 @@ def from_table(table: Mapping[str, str]) -> Projections:
     parts: dict[str, list[Name]] = {}
     for name in table:
         parts.setdefault(table[name], []).append(name)  # type: ignore[arg-type]
-    return tuple(Fused(module, tuple(names)) for module, names in parts.items())
+    ordered = sorted(parts.items(), key=lambda part: min(map(NAMES.index, part[1])))
+    return tuple(Fused(module, tuple(names)) for module, names in ordered)
 
 
 def _albert(config: Any, modules: int) -> list[list[int]]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from floater.encodings.checks import chosen_blocks, one_of
 from floater.flow.choices import is_count
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.clocks import add_clocks, clock_options
-from floater.pretrained.families import NAMES, PlugError
+from floater.pretrained.families import NAMES, PlugError, table_of
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
 from floater.pretrained.forward import observe
@@ -38,7 +39,7 @@ def plug(
     model: nn.Module,
     *,
     blocks: str | list[int] = "all",
-    projections: Sequence[str] | Mapping[str, str] = NAMES,
+    projections: Sequence[str] | Mapping[str, str] | Sequence[Sequence[str]] = NAMES,
     start: str = "zero",
     freeze_model: bool = False,
     max_length: int = _LENGTH,
@@ -64,9 +65,9 @@ def plug(
         model: a model of `transformers` of a known family (`floater.pretrained.FAMILIES`), or one that
             contains such models; changed in place.
         blocks: "all", "input" (the first) or a list of block indices, in each encoder and decoder.
-        projections: some of "query", "key" and "value"; or, for a model of another family, a mapping from
-            these to the names of the projections in its attention modules, with the same name for parts of
-            one projection.
+        projections: some of "query", "key" and "value"; or, for a model of another family, a mapping (or
+            the pairs of one) from these to the names of the projections in its attention modules, with the
+            same name for parts of one projection, in the order of its output.
         start: "zero", or "small", by which b(0) and the weights of h are small random numbers.
         freeze_model: True to train the flow only.
         max_length: number of tokens over which the vectors of start="small" are of order one.
@@ -98,8 +99,9 @@ def plug(
     _check_plain(model)
     if hasattr(model, "floater"):
         raise PlugError(f"{type(model).__name__} has a part named 'floater' that is not from this library")
-    table = dict(projections) if isinstance(projections, Mapping) else None
-    names = tuple(projections) if isinstance(projections, Iterable) else ()
+    table = table_of(projections)
+    listed: Any = projections if table is None else table
+    names = tuple(listed) if isinstance(listed, Iterable) else ()
     if isinstance(projections, str) or not names or any(name not in NAMES for name in names):
         raise PlugError(f"projections is {projections!r}; it must be a list of some of {', '.join(NAMES)}")
     if not is_count(max_length):
@@ -137,7 +139,13 @@ def plug(
 
     field_widths = {trajectory.field: width for trajectory, width in widths.items()}
     state = PlugState(
-        {"blocks": blocks, "projections": table or list(names), "max_length": max_length, **completed}
+        {
+            "blocks": blocks,
+            # in JSON a mapping's keys are sorted, and the order of the parts of a projection would be lost
+            "projections": [*map(list, table.items())] if table else list(names),
+            "max_length": max_length,
+            **completed,
+        }
     )
     flows = Flows(list(widths), field_widths, max_length=max_length, options=completed)
     _attach(model, flows, state, freeze_model)
@@ -160,6 +168,12 @@ def _check_plain(model: nn.Module) -> None:
     name = type(model).__name__
     if plugged(model) is not None:
         raise PlugError(f"this {name} is plugged already; unplug it first")
+    if isinstance(model, nn.Sequential):
+        inside = [path for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
+        raise PlugError(
+            f"{name} runs its parts in turn, which a flow cannot be; plug a Hugging Face model in it"
+            + (f": '{inside[0]}'" if inside else "")
+        )
     if (
         part := next((path for path, part in model.named_modules() if plugged(part) is not None), None)
     ) is not None:

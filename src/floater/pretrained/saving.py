@@ -21,7 +21,7 @@ from floater.guard import original
 from floater.pretrained.card import write_card
 from floater.pretrained.clocks import Clocks
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.families import PlugError
+from floater.pretrained.families import PlugError, from_table, table_of
 from floater.pretrained.files import read_object, read_tensors
 from floater.pretrained.flows import Flows
 from floater.pretrained.host import inner
@@ -210,13 +210,19 @@ def check_same(saved: Mapping[str, Any], options: Mapping[str, Any], directory: 
         PlugError: if options differ other than those of the start, solution and training of a flow.
     """
     for name, value in saved.items():
-        # the order of blocks and of projections does not matter
-        here, there = (sorted(v) if isinstance(v, list | tuple) else v for v in (options[name], value))
-        if name not in _FREE and here != there:
+        if name not in _FREE and _comparable(options[name]) != _comparable(value):
+            here, there = options[name], value
             raise PlugError(
                 f"the flow in {directory} is plugged differently from this model: {name} is {there} there "
                 f"and {here} here"
             )
+
+
+def _comparable(value: Any) -> Any:
+    """Return an option without the order of blocks and of separate projections, which does not matter."""
+    if (table := table_of(value)) is not None:
+        return from_table(table)
+    return sorted(value) if isinstance(value, list | tuple) else value
 
 
 def check_depth(config: Mapping[str, Any], origin: object) -> None:

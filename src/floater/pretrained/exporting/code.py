@@ -21,7 +21,7 @@ from transformers.models.auto import modeling_auto
 
 from floater.pretrained.body import BodyState
 from floater.pretrained.exporting.errors import ExportError
-from floater.pretrained.exporting.plain import check_whole, without_record
+from floater.pretrained.exporting.plain import check_weights, check_whole, without_record
 from floater.pretrained.extending import rotary
 from floater.pretrained.extending.install import HALVES, extension_settings
 from floater.pretrained.find import find_bodies
@@ -63,6 +63,7 @@ def write_code(model: Any, directory: Path) -> str:
     settings: Any = extension_settings(model)
     config = copy.deepcopy(model.config)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("floater.")}
+    check_weights(type(model), config, weights)
     method = None if settings is None else settings["method"]
     if plugged(model) is not None and method is None:
         template, config.position_biases, tables = "modeling_plugged", *_biases(model)

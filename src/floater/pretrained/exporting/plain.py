@@ -65,6 +65,7 @@ def plain_model(model: nn.Module) -> Any:
         _REWRITES[settings["method"]](model, settings, copies, weights)
     without_record(config, settings)
     kind: Any = type(model)
+    check_weights(kind, config, weights)
     plain = kind.from_pretrained(None, config=config, state_dict=weights, dtype=kind.dtype.fget(model))
     if hasattr(model, "generation_config"):
         plain.generation_config = copy.deepcopy(model.generation_config)
@@ -98,6 +99,38 @@ def check_whole(model: Any) -> None:
         raise ExportError(
             f"a part of this {name} was plugged or extended apart; plug or extend the whole model"
         )
+    for key, value in model.state_dict(keep_vars=True).items():
+        if isinstance(value, Tensor) and type(value.data) is not Tensor:
+            raise ExportError(
+                f"'{key}' of this {name} is a {type(value.data).__name__}, as in a quantized or distributed "
+                "model; export the model with plain weights"
+            )
+
+
+def check_weights(kind: Any, config: Any, weights: Mapping[str, Any]) -> None:
+    """Refuse weights that are not those of a class: it would drop some, or start others at random.
+
+    Args:
+        kind: class of Transformers.
+        config: its configuration.
+        weights: the tensors of its files by name.
+
+    Raises:
+        ExportError: if a weight is missing, has another shape, or has no place in the class.
+    """
+    with torch.device("meta"):
+        expected = kind(copy.deepcopy(config)).state_dict()
+    for key in sorted(expected.keys() | weights.keys()):
+        shapes = [
+            tuple(each[key].shape) if isinstance(each.get(key), Tensor) else None
+            for each in (expected, weights)
+        ]
+        if shapes[0] != shapes[1]:
+            theirs, ours = ("missing" if shape is None else str(shape) for shape in shapes)
+            raise ExportError(
+                f"'{key}' is {ours} in this model and {theirs} in a {kind.__name__} of its configuration, as "
+                "after blocks were removed or layers replaced; only weights of that class can be exported"
+            )
 
 
 def without_record(config: Any, settings: Mapping[str, Any] | None) -> None:
