@@ -210,7 +210,7 @@ def check_same(saved: Mapping[str, Any], options: Mapping[str, Any], directory: 
         PlugError: if options differ other than those of the start, solution and training of a flow.
     """
     for name, value in saved.items():
-        if name not in _FREE and _comparable(options[name]) != _comparable(value):
+        if name not in _FREE and _comparable(name, options[name]) != _comparable(name, value):
             here, there = options[name], value
             raise PlugError(
                 f"the flow in {directory} is plugged differently from this model: {name} is {there} there "
@@ -218,9 +218,9 @@ def check_same(saved: Mapping[str, Any], options: Mapping[str, Any], directory: 
             )
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(name: str, value: Any) -> Any:
     """Return an option without the order of blocks and of separate projections, which does not matter."""
-    if (table := table_of(value)) is not None:
+    if name == "projections" and (table := table_of(value)) is not None:
         return from_table(table)
     return sorted(value) if isinstance(value, list | tuple) else value
 
