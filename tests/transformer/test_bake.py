@@ -91,6 +91,8 @@ def test_an_encoder_decoder_generates_what_it_did(tmp_path: Path):
 def test_what_cannot_be_baked_is_named():
     with pytest.raises(PositionError, match="'sinusoidal' has no flow to bake"):
         build_model({"position": "sinusoidal"}).bake(4)
+    with pytest.raises(PositionError, match="the rotations of 'floater_cde' depend on the text"):
+        build_model({"position": "floater_cde"}).bake(4)
     with pytest.raises(PositionError, match="normalise=True"):
         build_model({"position": "floater_relative", "position_options": {"normalise": True}}).bake(4)
     between = {"position": "floater", "times": {"mode": "float", "max_scale": 2.5}}

@@ -278,17 +278,17 @@ class FloaterPreTrainedModel(PreTrainedModel):
         if self.config.baked is not None:
             raise PositionError(f"this model is baked already, for {self.config.baked} positions")
         check_length(length)
+        models = [module for module in self.modules() if isinstance(module, PositionModel)]
+        for model in models:  # before one is baked
+            model.check_bake()
         if not any(isinstance(module, FlowEncoder) for module in self.modules()):
             raise PositionError(f"'{self.config.position}' has no flow to bake")
-        models = [module for module in self.modules() if isinstance(module, PositionModel)]
         times = Times.of(self.config.times, self.config.training_length)
         if times is not None and times.mode == "float" and times.max_scale > 1:
             raise PositionError(
                 "times.mode is 'float', so that texts are read at times between whole ones; vectors and "
                 "biases are baked at whole ones"
             )
-        for model in models:  # before one is baked
-            model.check_bake()
         for model in models:
             model.bake(length)
         shared, baked = self.config, copy.copy(self.config)
