@@ -2,12 +2,12 @@
 
 FLOATER is at all blocks with injection "qkv". Training steps are forward, backward and Adam on random
 pairs of texts; inference is a forward pass with baked vectors. `--times` compares FLOATER at random times
-with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one, and
-`--driven` `floater_cde` with `rotary`,
-`--relative` the solves of `floater_relative`, forward and backward, with a whole step. Both sides take every
-step in alternating order, and the ratio of their times is printed with a 95 % interval (of the geometric mean
-of the paired ratios, by Student's t; whole refresh cycles count as one pair). `--csv docs/performance` stores
-the rows, and `--csv docs/clock` those of `--clock` and `--driven`.
+with FLOATER at the positions, `--clock` an encoding that has a clock for each head with the plain one,
+`--driven` `floater_cde` with `rotary`, and `--relative` the solves of `floater_relative`, forward and
+backward, with a whole step. Both sides take every step in alternating order, and the ratio of their times is
+printed with a 95 % interval (of the geometric mean of the paired ratios, by Student's t; whole refresh cycles
+count as one pair). `--csv docs/performance` stores the rows, and `--csv docs/clock` those of `--clock` and
+`--driven`.
 
     python benchmarks/overhead.py                            # tiny
     python benchmarks/overhead.py --refresh-every 10

@@ -32,21 +32,23 @@ Scores = dict[Key, list[float]]
 """Exact matches of the seeds, by encoding and problem."""
 
 
-def scores(files: Iterable[Path], low: int, names: Collection[str] = (), of: str | None = None) -> Scores:
+def scores(
+    files: Iterable[Path], low: int, names: Collection[str] = (), seeds_of: str | None = None
+) -> Scores:
     """Return the scores of a bin of lengths, of all encodings with the same seeds.
 
     Args:
         files: `scores.csv` of studies.
         low: lower bound of the bin.
         names: encodings; all if empty.
-        of: the encoding whose seeds these are, so that another is left out on a problem where it lacks one;
-            None for the seeds that all have.
+        seeds_of: encoding whose seeds are used; any other is omitted on a problem for which it lacks one.
+            None for the seeds that all encodings have.
     """
     by_variant: dict[Key, dict[int, float]] = {}
     for file in files:
         by_variant |= exact_matches(file, low, rf"(.+)-({'|'.join(PROBLEMS)})-\de-\d")
     by_variant = {key: each for key, each in by_variant.items() if not names or key[0] in names}
-    seeds = set.intersection(*(set(each) for key, each in by_variant.items() if of in (None, key[0])))
+    seeds = set.intersection(*(set(each) for key, each in by_variant.items() if seeds_of in (None, key[0])))
     return {
         key: [each[seed] for seed in sorted(seeds)]
         for key, each in by_variant.items()

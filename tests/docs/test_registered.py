@@ -236,4 +236,4 @@ def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path:
     assert min(p for each in ps.values() for p in each.values()) == pytest.approx(min(1.0, 36 * min(raw)))
     row = nine_problems.against_others(of, "floater_cde", ps["floater_cde"]).splitlines()[3]
     assert f"| {np.mean(scores['floater_cde'][:4]) - np.mean(scores['path'][:4]):.1f}, p " in row
-    assert not any("none" in key for key in nine_problems.scores([flow, others], 21, of="floater_cde"))
+    assert not any("none" in key for key in nine_problems.scores([flow, others], 21, seeds_of="floater_cde"))

@@ -160,11 +160,6 @@ def test_a_flow_does_not_fit_one_plugged_otherwise(
         floater.load(tmp_path, trained("bert", **options))
 
 
-def output(model: Any, name: str) -> torch.Tensor:
-    with torch.no_grad():
-        return model(**zoo.inputs(name, padded=False))[0]  # type: ignore[no-any-return]
-
-
 SEPARATE = {"query": "query", "key": "key", "value": "value"}
 FUSED = dict.fromkeys(SEPARATE, "c_attn")
 
@@ -176,11 +171,11 @@ def test_a_table_keeps_its_flows_apart(
 ) -> None:
     """JSON sorts the keys of a mapping; the flows of queries and keys were exchanged."""
     model = trained(name, projections={each: table[each] for each in order}).eval()
-    wanted = output(model, name)
+    inputs = zoo.inputs(name, padded=False)
+    wanted = zoo.output(model, **inputs)
     model.save_pretrained(tmp_path / "whole")
-    torch.testing.assert_close(
-        output(type(model).from_pretrained(tmp_path / "whole").eval(), name), wanted, rtol=1e-4, atol=1e-5
-    )
+    again = type(model).from_pretrained(tmp_path / "whole").eval()
+    torch.testing.assert_close(zoo.output(again, **inputs), wanted, rtol=1e-4, atol=1e-5)
     floater.save(model, tmp_path / "flow")
     other = zoo.build(name)
     floater.plug(other, projections=table)
@@ -188,9 +183,8 @@ def test_a_table_keeps_its_flows_apart(
         with pytest.raises(PlugError, match="plugged differently"):
             floater.load(tmp_path / "flow", other)
     else:
-        torch.testing.assert_close(
-            output(floater.load(tmp_path / "flow", other).eval(), name), wanted, rtol=1e-4, atol=1e-5
-        )
+        loaded = floater.load(tmp_path / "flow", other).eval()
+        torch.testing.assert_close(zoo.output(loaded, **inputs), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_flow_goes_on_with_another_schedule(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def separate(query: str, key: str, value: str) -> Projections:
 
 
 def table_of(projections: Any) -> dict[str, str] | None:
-    """Return the table that `plug` was given, as a mapping or as pairs, in which it is stored; else None.
+    """Return the argument `projections` of `plug` as a mapping, if it is one or the pairs of one; else None.
 
     Example:
         >>> table_of([["query", "q_proj"], ["key", "k_proj"]]), table_of(["query", "key"])

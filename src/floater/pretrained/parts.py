@@ -87,7 +87,7 @@ def _sections(config: Any) -> Iterator[tuple[Any, str, Any]]:
 def _sections_of_parts(model: Any) -> Iterator[tuple[Any, str, Any]]:
     """Yield sections with the holder, the name and the part, which has another configuration of its class.
 
-    Classes with several such sections or parts are left out, as they cannot be matched.
+    Classes with several such sections or parts are omitted, as they cannot be matched.
     """
     sections = list(_sections(model.config))
     kinds = {type(section) for _, _, section in sections}

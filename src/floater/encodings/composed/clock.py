@@ -340,7 +340,7 @@ class Clock(PositionModel):
         inner, state = self.inner, context.state
         if isinstance(inner, TimedVectors):
             return q, k
-        plain, _ = carried(k, self.shape[1], k.dtype)
+        plain = k[..., : q.shape[-1]]
         if not isinstance(inner, TimedRotation):
             return q, plain
         ahead = self.advance(k, context).transpose(1, 2)  # (batch, S, heads or 1, pairs)
