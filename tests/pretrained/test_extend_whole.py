@@ -37,6 +37,13 @@ MODELS: dict[str, Callable[[], Any]] = {
             attention_window=8,
         )
     ),
+    # parts with configurations of their own
+    "encoder-decoder of two models": lambda: hf.EncoderDecoderModel(
+        encoder=hf.BertModel(hf.BertConfig(**_SMALL, max_position_embeddings=32)),
+        decoder=hf.BertLMHeadModel(
+            hf.BertConfig(**_SMALL, max_position_embeddings=24, is_decoder=True, add_cross_attention=True)
+        ),
+    ),
     # a table of distances as long as that of positions
     "deberta": lambda: hf.DebertaModel(hf.DebertaConfig(**_SMALL, **_HALF, max_position_embeddings=32)),
     "deberta-v2": lambda: hf.DebertaV2Model(

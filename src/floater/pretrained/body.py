@@ -18,11 +18,11 @@ from floater.positions.tracing import refuse_trace
 from floater.pretrained.adapters import called_again, check_adapters
 from floater.pretrained.arguments import check_packed, source_positions, token_positions
 from floater.pretrained.families import Family, PlugError, padding_of_table
+from floater.pretrained.find import TEXT, reads_text, text_advice
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
 from floater.pretrained.host import part_at
 
-_TEXT = {"input_ids", "inputs_embeds"}
 _ROWS = {"input_ids", "attention_mask", "position_ids"}
 
 
@@ -58,10 +58,10 @@ class Body:
         self.shared: BodyState | None = None
         module = root.get_submodule(path)
         self.names = list(inspect.signature(type(module).forward).parameters)[1:]
-        if family.length is None and _TEXT.isdisjoint(self.names):
+        if family.length is None and not reads_text(module):
             raise PlugError(
                 f"{type(module).__name__} takes {', '.join(self.names)}; the positions of its "
-                f"tokens need one of {', '.join(sorted(_TEXT))}"
+                f"tokens need one of {', '.join(sorted(TEXT))}{text_advice(root)}"
             )
         self.padding = padding_of_table(module)
         self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from floater.encodings.checks import one_of
@@ -16,7 +17,7 @@ from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype
 from floater.positions.tracing import in_context_parallel
 from floater.pretrained.families import PlugError
-from floater.pretrained.find import BodySpec
+from floater.pretrained.find import BodySpec, find_bodies, text_advice
 from floater.pretrained.host import part_at
 
 ROTARY = ("gemma", "gemma2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3")
@@ -174,14 +175,32 @@ def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:
     return {"per": per, "rate": rate}
 
 
+def clock_body(model: nn.Module) -> BodySpec:
+    """Return the body of a model that can have clocks.
+
+    Raises:
+        PlugError: if it is not a rotary model of a supported family.
+    """
+    kinds = [part.config.model_type for part in model.modules() if isinstance(part, PreTrainedModel)]
+    if not kinds or not {*kinds}.isdisjoint(ROTARY):
+        specs = find_bodies(model, None)
+        kinds = [cast(Any, model.get_submodule(spec.path)).config.model_type for spec in specs]
+        if len(specs) == 1 and kinds[0] in ROTARY:
+            return specs[0]
+    raise PlugError(
+        f"a clock turns the rotation of one body of: {', '.join(ROTARY)}; this model has "
+        f"{', '.join(map(repr, dict.fromkeys(kinds)))}{text_advice(model)}"
+    )
+
+
 def add_clocks(
-    model: nn.Module, specs: list[BodySpec], blocks: tuple[int, ...], options: Mapping[str, Any], start: str
+    model: nn.Module, spec: BodySpec, blocks: tuple[int, ...], options: Mapping[str, Any], start: str
 ) -> tuple[Clocks, dict[str, tuple[nn.Module, RemovableHandle]]]:
     """Hook a clock into each chosen block of a rotary model.
 
     Args:
         model: the model, changed in place, but for its part `floater`.
-        specs: its bodies, which must be one.
+        spec: its body; see `clock_body`.
         blocks: indices of the chosen blocks.
         options: result of `clock_options`.
         start: "zero" or "small".
@@ -190,20 +209,15 @@ def add_clocks(
         The clocks, and by their names in the model the modules with a hook, and its handle.
 
     Raises:
-        PlugError: if it is not a rotary model of a supported family.
+        PlugError: if no chosen block rotates, or an extension computes the frequencies in each pass.
     """
-    body: Any = model.get_submodule(specs[0].path)
-    if len(specs) > 1 or body.config.model_type not in ROTARY:
-        raise PlugError(
-            f"a clock turns the rotation of one body of: {', '.join(ROTARY)}; this model is a "
-            f"'{body.config.model_type}'"
-        )
+    body: Any = model.get_submodule(spec.path)
     if not hasattr(body.rotary_emb, "inv_freq"):
         raise PlugError(
             f"a clock turns a rotation of fixed frequencies, and the extension of this "
             f"{type(model).__name__}, 'clex', computes them in each pass; extend by another method"
         )
-    paths = {block: part.path.rpartition(".")[0] for part in specs[0].projections for block in part.blocks}
+    paths = {block: part.path.rpartition(".")[0] for part in spec.projections for block in part.blocks}
     chosen = {path: body.get_submodule(path) for block, path in sorted(paths.items()) if block in blocks}
     turned = {path: module for path, module in chosen.items() if getattr(module, "use_rope", True)}
     if not turned:
@@ -211,7 +225,7 @@ def add_clocks(
     clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
     turns = {}
     for index, (path, module) in enumerate(turned.items()):
-        turn = Turn(model, body, [*turned], index, specs[0].depth)
-        name = f"{specs[0].path}.{path}".strip(".")
+        turn = Turn(model, body, [*turned], index, spec.depth)
+        name = f"{spec.path}.{path}".strip(".")
         turns[name] = module, module.register_forward_pre_hook(turn, with_kwargs=True)
     return clocks, turns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,9 @@ from floater.pretrained.families import (
     PlugError,
     from_table,
 )
+
+TEXT = {"input_ids", "inputs_embeds"}
+"""Arguments of models that read tokens."""
 
 _KEY_HEADS = "num_key_value_heads", "num_kv_heads"
 
@@ -84,7 +88,7 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
             f"{type(model).__name__} is no Hugging Face model and holds none; looked for a "
             "transformers.PreTrainedModel"
         )
-    specs, searched = [], []
+    specs, unknown, searched = [], [], []
     for path, body in bodies.items():
         kind = str(body.config.model_type)
         if kind in RECURRENT:
@@ -96,7 +100,7 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
         if table is not None:
             family = replace(family or Family(()), attention=from_table(table), cross=None)
         if family is None:
-            searched.append(f"the model type '{kind}' in {', '.join(FAMILIES)}")
+            unknown.append(f"'{kind}'")
             continue
         inner = tuple(other + "." for other in bodies if other != path and is_inside(other, path))
         spec = _body_spec(body, path, inner, family)
@@ -105,12 +109,37 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
         names = sorted({part.module for part in (*family.attention, *(family.cross or ()))})
         searched.append(f"modules of {type(body).__name__} that hold {', '.join(names)}")
     if not specs:
+        if unknown:
+            searched.append(
+                f"the model types {', '.join(dict.fromkeys(unknown))} in floater.pretrained.FAMILIES"
+            )
         raise PlugError(
             f"nothing to plug in {type(model).__name__}: looked for {'; '.join(dict.fromkeys(searched))}. "
             "For another model give the names of its projections, such as "
-            "projections={'query': 'q_proj', 'key': 'k_proj', 'value': 'v_proj'}"
+            f"projections={{'query': 'q_proj', 'key': 'k_proj', 'value': 'v_proj'}}{text_advice(model)}"
         )
     return specs
+
+
+def text_advice(model: nn.Module) -> str:
+    """Return the advice to plug the parts of a model that read text, or "" if all of its parts do.
+
+    Args:
+        model: model that is or contains models of Transformers.
+    """
+    bodies = {path: part for path, part in model.named_modules() if isinstance(part, PreTrainedModel)}
+    leaves = [
+        path for path in bodies if not any(path != other and is_inside(other, path) for other in bodies)
+    ]
+    reading = [path for path in leaves if reads_text(bodies[path])]
+    if not reading or len(reading) == len(leaves):
+        return ""
+    return f"; plug the part that reads text, {' or '.join(map(repr, reading))}"
+
+
+def reads_text(body: nn.Module) -> bool:
+    """Return whether a model of Transformers reads tokens."""
+    return not TEXT.isdisjoint(inspect.signature(type(body).forward).parameters)
 
 
 def plain_parts(model: nn.Module, specs: Sequence[BodySpec]) -> tuple[str, ...]:

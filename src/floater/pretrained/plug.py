@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from floater.encodings.checks import chosen_blocks, one_of
 from floater.flow.choices import is_count
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import add_clocks, clock_options
+from floater.pretrained.clocks import add_clocks, clock_body, clock_options
 from floater.pretrained.families import NAMES, PlugError, table_of
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
@@ -190,14 +190,14 @@ def _plug_clocks(
     freeze_model: bool,
 ) -> Report:
     one_of("start", start, ("zero", "small"))
-    chosen, specs = clock_options(clock), find_bodies(model, None)
+    chosen, spec = clock_options(clock), clock_body(model)
     state = PlugState({"blocks": blocks, "clock": chosen, "start": start})
-    which = chosen_blocks(blocks, max(spec.depth for spec in specs))
-    clocks, state.turns = add_clocks(model, specs, which, chosen, start)
+    which = chosen_blocks(blocks, spec.depth)
+    clocks, state.turns = add_clocks(model, spec, which, chosen, start)
     _attach(model, clocks, state, freeze_model)
     _finish(model, state)
     count = sum(parameter.numel() for parameter in clocks.parameters())
-    return Report({}, count, len(state.turns), plain_parts(model, specs))
+    return Report({}, count, len(state.turns), plain_parts(model, [spec]))
 
 
 def _attach(model: nn.Module, part: nn.Module, state: PlugState, freeze_model: bool) -> None:

@@ -51,7 +51,8 @@ def extend_tables(
     except ValueError as error:
         raise ExtendError(f"{type(model).__name__} cannot be extended by {method!r}: {error}") from error
     for table, weight in zip(tables, weights, strict=True):
-        lengthen(table.body.config, table.length, length, len(table.weight))
+        for config in table.configs:
+            lengthen(config, table.length, length, len(table.weight))
         table.replace(weight)
     return Extension(method, "table", old, length, method != "interpolation")
 
@@ -103,7 +104,8 @@ def extend_image_table(table: Table, length: int, method: str) -> Extension:
         except ValueError as error:
             raise ExtendError(str(error)) from error
         larger = torch.cat((rows[: table.first], grid))
-    table.body.config.image_size = length
+    for config in table.configs:
+        config.image_size = length
     table.replace(larger)
     for part in table.holder.modules():
         for name, value in (("image_size", length), ("num_patches", new * new), ("num_positions", new * new)):

@@ -31,7 +31,7 @@ class Table:
     """A table of positions, learned or of sinusoids.
 
     Args:
-        body: model of Transformers that contains the table.
+        around: models of Transformers that contain the table, from the outermost.
         holder: module that directly contains the table.
         name: name of the table in this module: an embedding, a parameter (1, rows, dim), or a buffer of
             sinusoids (rows, dim).
@@ -40,11 +40,26 @@ class Table:
         image: True if the positions are the patches of an image.
     """
 
-    body: PreTrainedModel
+    around: tuple[PreTrainedModel, ...]
     holder: nn.Module
     name: str
     first: int
     image: bool
+
+    @property
+    def body(self) -> PreTrainedModel:
+        """Return the innermost of the models that contain the table."""
+        return self.around[-1]
+
+    @property
+    def configs(self) -> list[Any]:
+        """Return the configurations that declare the number of positions.
+
+        A model of which an encoder-decoder is made gets a new configuration, but its parts keep the old one.
+        """
+        kind = self.body.config.model_type
+        configs = [model.config for model in self.around if model.config.model_type == kind]
+        return list({id(config): config for config in configs}.values())
 
     @property
     def weight(self) -> Tensor:
@@ -104,10 +119,10 @@ def find_tables(model: nn.Module) -> list[Table]:
             # some tables grow by themselves, and speech encoders take recordings of a fixed length
             if not _is_table(part) or hasattr(part, "make_weight") or hasattr(holder, "conv1"):
                 continue
-            around = [body for outer, body in bodies if is_inside(path, outer)]
+            around = tuple(body for outer, body in bodies if is_inside(path, outer))
             image = hasattr(holder, "patch_embeddings") or hasattr(holder, "patch_embedding")
             if around and (first := _first(holder, part, image)) is not None:
-                tables.append(Table(around[-1], holder, name, first, image))
+                tables.append(Table(around, holder, name, first, image))
     return tables
 
 
@@ -148,7 +163,7 @@ def lengthen(config: Any, old: int, new: int, rows: int) -> None:
     """Write the new number of positions of a table into a configuration.
 
     Args:
-        config: configuration of the table's body.
+        config: configuration that declares it.
         old: number of positions before.
         new: number of positions now.
         rows: number of rows of the table before; RoBERTa's configuration counts those of padding, too.
