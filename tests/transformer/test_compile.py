@@ -68,6 +68,15 @@ def test_a_model_without_a_mask_is_one_graph(name):
         close(compiled(model)(IDS)[0], model(IDS)[0])
 
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_language_model_without_a_mask_is_one_graph_of_all_lengths(name):
+    model = build_model(FloaterForCausalLM, name, **SMALL)
+    run = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    with torch.no_grad():
+        for length in (5, 3, 4):
+            close(run(IDS[:, :length]).logits, model(IDS[:, :length]).logits)
+
+
 @pytest.mark.parametrize(
     "mask",
     [

@@ -66,8 +66,11 @@ class Sdpa:
         """Compute the outputs; the gradient of a bias is computed in pieces on a CPU."""
         mask, (q, k), bias = call.mask, call.rotated(), call.bias()
         # The kernel's own causal path needs no mask; it counts slots from the first, so not with a cache.
-        causal = call.causal and mask is None and bias is None and call.queries == call.keys
-        visible, empty = mask if causal else call.visible(), None
+        visible, empty, causal = None, None, False
+        if call.causal and mask is None and bias is None and call.queries == call.keys:
+            causal = True  # a constant: in a graph of all lengths the comparison is a symbol
+        else:
+            visible = call.visible()
         if visible is not None and (torch.compiler.is_exporting() or may_use_cudnn(q)):
             # in exported code a softmax over no key may be NaN, and cuDNN's is not zero there
             empty = ~visible.any(-1, keepdim=True)
