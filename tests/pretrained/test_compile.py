@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 import floater
 
@@ -107,3 +108,24 @@ def test_position_ids_are_an_input_of_the_graph(baked: bool) -> None:
     if baked:
         with pytest.raises(RuntimeError, match="positions 0 to 15; another was asked for"):
             zoo.output(one, **at | {"position_ids": torch.tensor([[0, 1, 2, 16]])})
+
+
+@pytest.mark.parametrize("method", ["yarn", "clex", "self_extend", "log_n"])
+def test_an_extended_model_is_compiled_anew_for_few_lengths(method: str) -> None:
+    """Trained on 32 tokens; a text of 33 to 64, of 65 to 96 and of 97 to 128 has another scale by CLEX."""
+    model = zoo.build("llama")
+    model.config.max_position_embeddings = 32
+    floater.extend(model, 128, method)
+    graphs = CompileCounter()
+    run = torch.compile(model, backend=graphs)
+
+    def check(lengths: tuple[int, ...]) -> None:
+        for length in lengths:
+            ids = zoo.text(1, length)
+            torch.testing.assert_close(run(ids).logits, model(ids).logits)
+
+    with torch.no_grad():
+        check((20, 24, 50, 60, 70, 80, 100, 101))
+        count = graphs.frame_count
+        check((16, 31, 33, 63, 90, 97, 128))
+    assert count == graphs.frame_count <= 10

@@ -227,7 +227,8 @@ class _GroupedAttention:
         future = None if self.causal else self.rotated(query, queries, -1)
         rows = query.shape[2]
         count = _ROWS if query.device.type == "cpu" else 16 * _ROWS
-        tiles = [slice(first, min(first + count, rows)) for first in range(0, rows, count)]
+        # the number of tiles, and not of rows, is a constant of a compiled graph
+        tiles = [slice(i * count, min((i + 1) * count, rows)) for i in range(-(-rows // count))]
         outputs = [self._tile(tile, query, past, future, mask, queries) for tile in tiles]
         return torch.cat(outputs, 2).transpose(1, 2).contiguous()
 

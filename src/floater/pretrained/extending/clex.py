@@ -102,6 +102,7 @@ class ScaleFlow(nn.Module):
     def _base(self, scale: float) -> Tensor:
         return self._scaled(scale)[0].log()
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a solver is no part of a graph
     def at(self, scale: float) -> tuple[Tensor, float]:
         """Return the frequencies (dim / 2,) in float32 and the factor of sines and cosines.
 

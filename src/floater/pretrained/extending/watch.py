@@ -96,6 +96,7 @@ class Watch:
         learned: True if the rotation has weights, to which each block leads.
         attention: name of the attention function that the body must have; None for any. The attention
             modules of such a body get the pass as the argument `PASS`.
+        grouped: True if these group distances, by whether positions count up; see `PassPositions.read`.
         biases: None if queries and keys are rotated; "slots" or "tokens" if a bias is added to logits, and
             positions are counted with padding, as in MPT, or without, as in BLOOM. The keys in a cache then
             do not depend on their positions.
@@ -114,9 +115,11 @@ class Watch:
         scale: Callable[[int], float] | None = None,
         learned: bool = False,
         attention: str | None = None,
+        grouped: bool = False,
         biases: str | None = None,
     ) -> None:
         self.method, self.scale, self.attention, self.biases = method, scale, attention, biases
+        self.grouped = grouped
         self.learned, self.signature = learned, inspect.signature(type(body).forward)
         self._local, self._keys = PerThread(), PerThread()
         self._passes = WeakTensorKeyDictionary()
@@ -210,7 +213,10 @@ class Watch:
             return None
         first = _first(key, mask)
         counted = mask is None and positions.starts == (cached, 0)
-        return args, {**kwargs, PASS: PassPositions(query - first, key - first, scale, counted)}
+        current = PassPositions(query - first, key - first, scale, counted)
+        if self.grouped:
+            _ = current.read  # before the blocks, whose compiled graph would end there
+        return args, {**kwargs, PASS: current}
 
     def leave(self, output: Any) -> None:
         """Store the positions of keys in the cache that the body returns."""
