@@ -1,6 +1,7 @@
 """The precision of a solve: that of its start, whatever autocast and the backend's products have."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -131,6 +132,23 @@ def test_threads_share_a_flow_in_half_precision():
     assert vectors.keys() == set(lengths)
     for length in lengths:
         assert torch.equal(vectors[length], encoder(torch.arange(length)[None]).at(0, "p"))
+
+
+def test_threads_solve_one_field_in_two_precisions():
+    """A field that is called as it is must not meet the weights that another thread has put into it."""
+    torch.manual_seed(0)
+    field, times = MLPField(3), torch.linspace(0.1, 3, 9)
+    weights = list(field.parameters())
+
+    def gradient(dtype):
+        solution = solve(field, torch.ones(1, 3, dtype=dtype), times, method="dopri5")
+        return torch.autograd.grad(solution.square().sum(), weights)
+
+    types = [torch.float32, torch.float64] * 20
+    expected = {dtype: gradient(dtype) for dtype in types[:2]}
+    with ThreadPoolExecutor(4) as pool:
+        for dtype, actual in zip(types, pool.map(gradient, types), strict=True):
+            assert all(map(torch.equal, actual, expected[dtype]))
 
 
 @pytest.mark.parametrize("field", [MLPField(3), BoundedField(3)])

@@ -182,7 +182,7 @@ def test_it_refuses(tmp_path: Path) -> None:
     model = stirred("llama")
     with pytest.raises(PlugError, match="there is no vector of a position to bake"):
         floater.bake(model, 8)
-    with pytest.raises(PlugError, match=r"kept in a DynamicCache .* this is a StaticCache"):
+    with pytest.raises(PlugError, match=r"kept in a plain DynamicCache, .* this is a StaticCache"):
         model.generate(zoo.text(), max_new_tokens=2, cache_implementation="static", disable_compile=True)
     for code in (False, True):
         with pytest.raises(ExportError, match="only this library computes it"):

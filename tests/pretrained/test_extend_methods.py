@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -302,6 +303,40 @@ def test_functions_are_known_to_transformers() -> None:
 def test_what_rotates_too_little(method: str) -> None:
     with pytest.raises(ExtendError, match=f"rotates 1 components; '{method}' needs 4, 6, 8 or more"):
         floater.extend(zoo.build("gpt_neox"), 4096, method)
+
+
+@torch.no_grad()
+def test_threads_have_frequencies_of_their_own() -> None:
+    """A thread that changed those of the model left them to the others, and to all later calls."""
+    model = extended("llama", "clex")
+    texts = [zoo.text(1, length) for length in (20, 70, 100, 120)]
+    wanted = [model(text).logits for text in texts]
+    with ThreadPoolExecutor(4) as pool:
+        for actual, expected in zip(
+            pool.map(lambda text: model(text).logits, texts * 25), wanted * 25, strict=True
+        ):
+            torch.testing.assert_close(actual, expected)
+
+
+def test_a_flow_that_overflows_is_refused() -> None:
+    model = extended("llama", "clex")
+    generator = torch.Generator().manual_seed(1)
+    for weight in model.floater_extension.parameters():
+        torch.nn.init.normal_(weight, std=1.0, generator=generator)
+    with pytest.raises(ExtendError, match=r"the flow of 'clex' diverges: at scale 2 a frequency is inf"):
+        model(zoo.text(1, 70))
+
+
+@pytest.mark.parametrize("method", OURS)
+def test_padding_in_double_precision_is_not_read(method: str) -> None:
+    model = zoo.build("llama", "sdpa", torch.float64)
+    floater.extend(model, 128, method)
+    text = zoo.text(1, 100)
+    mask = torch.ones_like(text)
+    mask[:, :5] = 0
+    torch.testing.assert_close(
+        model(text, attention_mask=mask).logits[:, 5:], model(text[:, 5:]).logits, rtol=1e-5, atol=1e-5
+    )
 
 
 def test_checkpoints_of_gradients_read_the_same_positions() -> None:

@@ -145,6 +145,17 @@ def test_a_conversation_goes_on_at_its_positions(case):
     assert torch.equal(guesses.sequences, plain.sequences)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("share_layers", [False, True])
+@pytest.mark.parametrize("case", ["rotary", "floater", "cope"])
+def test_the_first_blocks_draft_what_all_of_them_write(case, share_layers):
+    changes = {"num_hidden_layers": 3, "share_layers": share_layers}
+    model, ids = build_model(FloaterForCausalLM, case, **changes), tokens(1, 5)
+    settings = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    drafted = model.generate(ids, assistant_early_exit=1, **settings)
+    assert torch.equal(drafted, model.generate(ids, **settings))
+
+
 def _row(positions, row):
     changed = {
         name: value[row : row + 1]

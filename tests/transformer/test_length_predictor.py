@@ -130,6 +130,14 @@ def test_generation_counts_down_from_the_predicted_length(beams):
     torch.testing.assert_close(one.scores[0], free.scores[0][2 * beams :])
 
 
+@pytest.mark.parametrize("lengths", [3, [3, 3, 3], torch.tensor(3), torch.tensor([3.5])])
+def test_lengths_are_whole_numbers(lengths):
+    model = build_model(FloaterForConditionalGeneration, "lrpe")
+    for call in (lambda **given: out(model, **given), lambda **given: model.generate(tokens(3, 5), **given)):
+        with pytest.raises(ValueError, match=r"target_length is .* one whole number for each text"):
+            call(target_length=lengths)
+
+
 def test_only_who_reads_a_length_takes_one():
     model = build_model(FloaterForConditionalGeneration, "sinusoidal")
     assert model.length is None

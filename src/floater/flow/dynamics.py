@@ -14,7 +14,8 @@ from floater.flow.precision import full_precision
 from floater.flow.units import Arguments
 
 _swap = RLock()
-"""Held while `functional_call` has put tensors into a module, which the threads of a process share."""
+"""Held while `functional_call` has put tensors into a module, which the threads of a process share, and while
+a module is read or called as it is."""
 
 
 class FieldError(ValueError):
@@ -68,12 +69,11 @@ class Dynamics:
     def velocity(self, t: Tensor, p: Tensor) -> Tensor:
         """Return dp/dt (rows, dim) at time t, in the dtype of the state p (rows, dim)."""
         arguments = (t.to(self.dtype), p.to(self.dtype))
-        with full_precision(p.device):
+        with full_precision(p.device), _swap:
             if self._plain:
                 h = self.field(*arguments)
             else:
-                with _swap:
-                    h = functional_call(self.field, self.tensors, arguments)
+                h = functional_call(self.field, self.tensors, arguments)
         if not isinstance(h, Tensor) or h.shape != p.shape:
             returned = tuple(h.shape) if isinstance(h, Tensor) else type(h).__name__
             raise FieldError(f"the field must return a tensor (rows, dim) = {tuple(p.shape)}, got {returned}")

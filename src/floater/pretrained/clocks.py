@@ -132,8 +132,8 @@ class Turn:
         """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them."""
         if not isinstance(cache, DynamicCache) or cache.offloading:
             raise PlugError(
-                f"the sums of a clock are kept in a DynamicCache that is not offloaded; this is a "
-                f"{type(cache).__name__}"
+                "the sums of a clock are kept in a plain DynamicCache, the default of generate; this is "
+                f"{'an offloaded' if isinstance(cache, DynamicCache) else 'a'} {type(cache).__name__}"
             )
         layers: list[Any] = cache.layers
         while len(layers) < self.blocks:

@@ -224,6 +224,11 @@ class FloaterPreTrainedModel(PreTrainedModel):
         super().__init__(config)
         self.recipe = config.resolved_recipe
 
+    def post_init(self) -> None:
+        super().post_init()
+        if self.config.baked is not None:
+            self._check_flow()
+
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
         """Load a model, as `PreTrainedModel.from_pretrained` does, into aligned memory.
@@ -281,8 +286,7 @@ class FloaterPreTrainedModel(PreTrainedModel):
         models = [module for module in self.modules() if isinstance(module, PositionModel)]
         for model in models:  # before one is baked
             model.check_bake()
-        if not any(isinstance(module, FlowEncoder) for module in self.modules()):
-            raise PositionError(f"'{self.config.position}' has no flow to bake")
+        self._check_flow()
         times = Times.of(self.config.times, self.config.training_length)
         if times is not None and times.mode == "float" and times.max_scale > 1:
             raise PositionError(
@@ -296,6 +300,10 @@ class FloaterPreTrainedModel(PreTrainedModel):
         for module in self.modules():
             if module.__dict__.get("config") is shared:
                 module.config = baked  # type: ignore[assignment]
+
+    def _check_flow(self) -> None:
+        if not any(isinstance(module, FlowEncoder) for module in self.modules()):
+            raise PositionError(f"'{self.config.position}' has no flow to bake")
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

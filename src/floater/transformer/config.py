@@ -68,6 +68,12 @@ _TP_PLAN = {
 """The tensor-parallel plan of Transformers for an encoder or a language model."""
 
 
+_COUNTS = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers"),
+    *("decoder_layers", "training_length", "baked"),
+)
+
+
 @strict
 class FloaterConfig(PreTrainedConfig):
     """Configuration of the reference Transformer (Vaswani et al. 2017) with any position model.
@@ -183,6 +189,7 @@ class FloaterConfig(PreTrainedConfig):
         for name in kwargs.keys() - _THEIRS:
             if (meant := _nearest(name)) is not None:
                 raise ValueError(f"FloaterConfig has no '{name}'; did you mean '{meant}'?")
+        at_least_one(**{name: getattr(self, name) for name in _COUNTS})
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of "

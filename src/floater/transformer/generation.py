@@ -12,6 +12,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from floater.flow import FlowEncoder
 from floater.positions import build_positions, continue_positions
 from floater.transformer.base import cached_length, require_positions
+from floater.transformer.length_predictor import check_lengths
 from floater.transformer.reading import Reading
 
 
@@ -41,6 +42,8 @@ class FloaterGenerationMixin(GenerationMixin):
         assert isinstance(self, nn.Module)
         for prefix in ("", "decoder_"):
             _replace_position_ids(kwargs, prefix)
+        if (lengths := kwargs.get("target_length")) is not None:
+            check_lengths(lengths)
         with contextlib.ExitStack() as stack:
             for module in self.modules():
                 if isinstance(module, FlowEncoder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -59,3 +61,21 @@ class LengthPredictor(nn.Module):
         length = valid.sum(1)  # half precision does not count to 257
         mean = (source * valid[..., None]).sum(1) / length.clamp(min=1)[:, None]
         return self.offset(mean), length.expand(len(source))
+
+
+def check_lengths(lengths: Any) -> None:
+    """Refuse lengths of targets that are no whole numbers, one for each text.
+
+    Raises:
+        ValueError: if they are not.
+
+    Example:
+        >>> check_lengths(5)
+        Traceback (most recent call last):
+        ValueError: target_length is 5; it must be a tensor of one whole number for each text
+    """
+    whole = isinstance(lengths, Tensor) and not (lengths.is_floating_point() or lengths.dtype == torch.bool)
+    if not whole or lengths.ndim != 1:
+        raise ValueError(
+            f"target_length is {lengths!r}; it must be a tensor of one whole number for each text"
+        )

@@ -25,7 +25,7 @@ from floater.transformer.base import (
 )
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
-from floater.transformer.length_predictor import LengthPredictor
+from floater.transformer.length_predictor import LengthPredictor, check_lengths
 from floater.transformer.outputs import IGNORED, Seq2SeqLM, with_auxiliary
 from floater.transformer.reading import Reading, record_rule
 from floater.transformer.recording import recording
@@ -164,15 +164,19 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
         Raises:
             TypeError: if lengths are given to a model that does not read them.
-            ValueError: if there is not one length for each source.
+            ValueError: if there is not one whole number of tokens for each source.
         """
         if self.length is None:
             if target_length is not None:
                 name = self.config.position_name("decoder")
                 raise TypeError(f"position model '{name}' does not take target_length")
             return source_positions.target_length, None
-        if target_length is not None and target_length.shape not in ((1,), (len(source),)):
-            raise ValueError(f"target_length is {tuple(target_length.shape)}; it must be ({len(source)},)")
+        if target_length is not None:
+            check_lengths(target_length)
+            if target_length.shape not in ((1,), (len(source),)):
+                raise ValueError(
+                    f"target_length is {tuple(target_length.shape)}; it must be ({len(source)},)"
+                )
         length = source_positions.target_length if target_length is None else target_length
         if length is None and labels is not None:
             length = labels.ne(IGNORED).sum(1).clamp(min=1)

@@ -111,7 +111,7 @@ class Stack(nn.Module):
 
     def __init__(self, config: FloaterConfig, layers: int, site: Site, *, causal: bool) -> None:
         super().__init__()
-        self.config, self.causal = config, causal
+        self.config, self.site, self.causal = config, site, causal
         self.times = Times.of(config.times, config.training_length)
         self.position = position_model(config, layers, site, causal=causal)
         self.read_times = read_times(config, self.position)
@@ -197,9 +197,11 @@ class Stack(nn.Module):
         return out
 
     def steps(self) -> list[tuple[int, nn.Module]]:
-        """Return the index and the block of each step."""
+        """Return the index and the block of each step, fewer while Transformers drafts by an early exit."""
         count = len(self.blocks)
-        return [(layer, self.blocks[layer % count]) for layer in range(self.repeats * count)]
+        exit_after = self.config.decoder_layers if self.site == "decoder" else self.config.num_hidden_layers
+        steps = range(min(exit_after, self.repeats * count))
+        return [(layer, self.blocks[layer % count]) for layer in steps]
 
     def finish(self, x: Tensor) -> Tensor:
         """Return the output of the stack for that of the last block."""

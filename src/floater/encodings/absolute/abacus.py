@@ -116,7 +116,9 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
         floater.encodings.errors.PositionError: 'abacus' reads token ids; the positions have none
     """
     if positions.query.shape[1] != positions.key.shape[1]:
-        raise PositionError(f"'{name}' reads the ids of all tokens: decode without a cache (use_cache=False)")
+        raise PositionError(
+            f"'{name}' reads the ids of all tokens: decode without a cache (input_ids and use_cache=False)"
+        )
     if positions.token is None:
         raise PositionError(f"'{name}' reads token ids; the positions have none")
     token = positions.token

@@ -98,7 +98,9 @@ def whole_sequence(positions: Positions, name: str) -> Tensor | None:
         floater.encodings.errors.PositionError: a GRU reads a whole sequence: decode without a cache ...
     """
     if positions.query.shape[1] != positions.key.shape[1]:
-        raise PositionError(f"{name} reads a whole sequence: decode without a cache (use_cache=False)")
+        raise PositionError(
+            f"{name} reads a whole sequence: decode without a cache (input_ids and use_cache=False)"
+        )
     if positions.document is not None:
         raise PositionError(f"{name} reads over the ends of packed documents: give it one document a row")
     return positions.key_valid

@@ -251,7 +251,8 @@ class Clock(PositionModel):
         if isinstance(inner, TimedVectors):
             if positions.query.shape[1] != key.shape[1]:
                 raise PositionError(
-                    "a clock of added vectors reads a whole text: decode without a cache (use_cache=False)"
+                    "a clock of added vectors reads a whole text: decode without a cache (input_ids and "
+                    "use_cache=False)"
                 )
             if positions.document is not None:
                 # the slot of the last token without one before it; padding before any counts from the start

@@ -118,7 +118,8 @@ def attend(
         logits = (logits * kwargs["scaling"]).masked_fill(
             ~visible[:, None, tile], torch.finfo(logits.dtype).min
         )
-        weights = F.softmax(logits, -1, dtype=torch.float32).to(query.dtype)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        weights = F.softmax(logits, -1, dtype=wide).to(query.dtype)
         outputs.append(F.dropout(weights, kwargs.get("dropout", 0.0), module.training) @ value)
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from floater.encodings.precise import at_least_float32
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.watch import PASS, PassPositions, require_pass
 
@@ -211,7 +212,7 @@ class _GroupedAttention:
         if mask is None and self.causal and query.shape[2] > 1:  # Transformers leaves it to the kernel
             mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = _masked(scores, mask, self.softcap)
-        weights = F.softmax(scores, -1, dtype=torch.float32).to(query.dtype)
+        weights = F.softmax(scores, -1, dtype=at_least_float32(query.dtype)).to(query.dtype)
         dropped = F.dropout(weights, self.dropout, self.module.training)
         output = dropped @ self.value.repeat_interleave(repeats, 1)
         return output.transpose(1, 2).contiguous(), weights
@@ -273,7 +274,7 @@ class _GroupedAttention:
                 edge = high + window - 1 - begin
                 scores[..., :edge].masked_fill_(delta[:, :edge] < window, -torch.inf)
             logits.append(scores)
-        weights = F.softmax(torch.cat(logits, -1), -1, dtype=torch.float32).to(query.dtype)
+        weights = F.softmax(torch.cat(logits, -1), -1, dtype=at_least_float32(query.dtype)).to(query.dtype)
         weights = F.dropout(weights, self.dropout, self.module.training).flatten(2, 3)
         shares = torch.split(weights, [stop - begin for _, _, begin, stop in spans], -1)
         products = [

@@ -111,7 +111,7 @@ class ScaleFlow(nn.Module):
 
         Raises:
             ExtendError: where weights are plain attributes: pruned ones, and those of FSDP1 and
-                `nn.DataParallel`.
+                `nn.DataParallel`; or if a frequency overflows.
             PositionError: if accelerate has offloaded the weights.
         """
         layers = self.field.inner, self.field.outer
@@ -141,7 +141,13 @@ class ScaleFlow(nn.Module):
         if scale > 1:
             end = torch.tensor([scale], device="cpu")
             change = solve(self._on_cpu(), change[None], end, begin=1.0)[0, 0]
-        return (plain * change.double().exp()).float().to(device), factor
+        frequencies = (plain * change.double().exp()).float()
+        if not torch.isfinite(frequencies).all():
+            raise ExtendError(
+                f"the flow of 'clex' diverges: at scale {scale:g} a frequency is {frequencies.max():g}; "
+                "train it at a lower rate"
+            )
+        return frequencies.to(device), factor
 
     def _on_cpu(self) -> ScaleField:
         """Return the field on the CPU: it needs every time in Python, and is a few numbers per frequency."""
@@ -191,18 +197,22 @@ class ScaledRotary(nn.Module):
         if scale == 1:
             return self.rotary(*args, **kwargs)
         names = f"{self.prefix}inv_freq", f"{self.prefix}attention_scaling"
-        before = [getattr(self.rotary, name) for name in names]
+        plain, plain_factor = (getattr(self.rotary, name) for name in names)
         frequencies, factor = self.flow().at(scale)
-        frequencies = self.shared(frequencies.to(before[0].device))
-        values = frequencies, before[1] * factor
-        for name, value in zip(names, values, strict=True):
-            setattr(self.rotary, name, value)
-        try:
-            compute = inspect.unwrap(type(self.rotary).forward)  # the decorated one disables gradients
-            return compute(self.rotary, *args, **kwargs)
-        finally:
-            for name, value in zip(names, before, strict=True):
-                setattr(self.rotary, name, value)
+        values = self.shared(frequencies.to(plain.device)), plain_factor * factor
+        compute = inspect.unwrap(type(self.rotary).forward)  # the decorated one disables gradients
+        return compute(_Scaled(self.rotary, dict(zip(names, values, strict=True))), *args, **kwargs)
+
+
+class _Scaled:
+    """A rotary part with other values, which leaves the part as other threads use it."""
+
+    def __init__(self, rotary: nn.Module, values: dict[str, Any]) -> None:
+        self.rotary, self.values = rotary, values
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__["values"]
+        return values[name] if name in values else getattr(self.__dict__["rotary"], name)
 
 
 def scale_of(length: int, *, trained: int, factor: float, declared: bool) -> float:

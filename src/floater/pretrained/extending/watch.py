@@ -202,8 +202,8 @@ class Watch:
         if cache is not None and cached and scale != cache.floater_keys.scale:
             raise ExtendError(
                 f"the {cached} keys in the cache are rotated for shorter texts: {self.method!r} rotates a "
-                f"text of {int(query.max()) + 1} tokens otherwise; generate with use_cache=False, or extend "
-                "by a method that rotates all lengths alike, such as 'yarn'"
+                f"text of {int(query.max()) + 1} tokens otherwise; generate from input_ids with "
+                "use_cache=False, or extend by a method that rotates all lengths alike, such as 'yarn'"
             )
         self._local.current = PassPositions(query, key, scale)
         self._keys.current = KeyPositions(key, scale)
