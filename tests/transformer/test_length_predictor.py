@@ -1,5 +1,7 @@
 """The length predictor, and encoder-decoders whose position model must know the target's length."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -133,7 +135,7 @@ def test_generation_counts_down_from_the_predicted_length(beams):
 @pytest.mark.parametrize("lengths", [3, [3, 3, 3], torch.tensor(3), torch.tensor([3.5])])
 def test_lengths_are_whole_numbers(lengths):
     model = build_model(FloaterForConditionalGeneration, "lrpe")
-    for call in (lambda **given: out(model, **given), lambda **given: model.generate(tokens(3, 5), **given)):
+    for call in (partial(out, model), partial(model.generate, tokens(3, 5))):
         with pytest.raises(ValueError, match=r"target_length is .* one whole number for each text"):
             call(target_length=lengths)
 

@@ -90,6 +90,18 @@ def test_what_csv_writes_is_read_back(tmp_path_factory, rows, delimiter) -> None
     assert len(starts) > table.lines[-1]
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_lines_within_a_cell_end_alike_in_every_kind_of_file(tmp_path: Path, end: str) -> None:
+    import datasets
+
+    rows = [{"text": f"one{end}two{end}{end}three"}]
+    (tmp_path / "a.jsonl").write_text(json.dumps(rows[0]) + "\n", encoding="utf-8")
+    (tmp_path / "a.csv").write_bytes(delimited([("text",), (rows[0]["text"],)], ",").encode())
+    datasets.Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
+    for kind in ("jsonl", "csv", "parquet"):
+        assert read_table(tmp_path / f"a.{kind}", ["text"]).texts("text") == ["one\ntwo\n\nthree"]
+
+
 def test_quotes_of_a_tsv_that_enclose_no_cell_are_literal(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text('text\tlabel\n"Hi" he said\t1\n"all"\t0\n')

@@ -73,11 +73,11 @@ class Data(SplitData):
     long: Literal["cut", "parts"] = "cut"
 
     def __post_init__(self) -> None:
-        if self.valid is not None and self.valid_share is not None:
+        if self.valid is not None and self.valid_share:
             raise ValueError("valid and valid_share are both given; the texts of valid are the validation")
         if self.valid_share is None:
             object.__setattr__(self, "valid_share", 0.0 if self.valid else 0.1)
-        elif not self.valid_share:
+        if not self.valid and not self.valid_share:
             raise ValueError("valid_share is 0 and there is no valid; a training needs a validation")
         check_numbers(self, max_length=8)
         super().__post_init__()

@@ -104,6 +104,13 @@ def test_cut_texts_of_a_finished_run_are_counted(folder: Path, bert: Path) -> No
         TASK.evaluate(run, str(folder / "test.csv"))
 
 
+def test_a_run_with_a_table_of_validation_is_read_again(folder: Path, bert: Path) -> None:
+    tables = {"data": {"train": str(folder / "train.csv"), "valid": str(folder / "test.csv")}}
+    tables["data"]["valid_share"] = None
+    run = TASK.train(load(ClassificationSettings, write_config(folder, bert, "tables", training=FEW, **tables)))
+    assert len(TASK.evaluate(run, str(folder / "test.csv")).lines) == 6
+
+
 def test_equal_texts_are_in_one_part(folder: Path, bert: Path) -> None:
     twice = folder / "twice.csv"
     rows = [(f"text {i % 50}", i % 2) for i in range(100)]

@@ -87,6 +87,8 @@ class Table:
     def texts(self, role: str) -> list[str]:
         """Return the cells of a role, all of which must be text; a missing cell is an empty text.
 
+        Their lines end with line feeds, as those of files of text do in Python.
+
         Raises:
             DataError: if a cell is not text; the message names file, line and column.
         """
@@ -94,7 +96,7 @@ class Table:
         for row, cell in enumerate(cells):
             if not isinstance(cell, str | None):
                 raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is not a text")
-        return [cell or "" for cell in cells]
+        return [(cell or "").replace("\r\n", "\n").replace("\r", "\n") for cell in cells]
 
     def labels(self, role: str = "label") -> list[str]:
         """Return the cells of a role as names of classes.
