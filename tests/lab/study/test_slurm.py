@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,3 +67,36 @@ def test_a_machine_without_slurm_is_refused(tmp_path: Path) -> None:
 def test_an_option_that_submitit_does_not_know_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"launcher is 'slurm': .*no_such_option"):
         SlurmLauncher(Budget(), tmp_path, {"no_such_option": 1}, "local")
+
+
+def test_a_job_gives_its_trial_the_cores_and_gpus_of_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, answer in {"srun": "", "sbatch": "Submitted batch job 7"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {answer}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    asked = settings(tmp_path, launcher="slurm")
+    budget = Budget(processes=4, threads=2, trial_memory=3.5)
+    SlurmLauncher(budget, tmp_path, {"slurm_partition": "gpu"}).start(grid(asked, "small").trials[0])
+    script = next((tmp_path / "slurm").glob("jobs-*/7_*.sh"))
+    lines = script.read_text().splitlines()
+    wanted = {"--cpus-per-task=8", "--gpus-per-node=4", "--mem=4GB", "--partition=gpu", "--nodes=1"}
+    assert wanted <= {line.removeprefix("#SBATCH ") for line in lines}
+    (srun,) = (line for line in lines if line.startswith("srun "))
+    assert "--cpus-per-task=8" in srun.split()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodes": 2}, "slurm.nodes is 2; a trial is one task on one machine"),
+        ({"slurm_ntasks_per_node": 4}, "slurm.slurm_ntasks_per_node is 4; a trial is one task"),
+        ({"gpus_per_node": 1}, "slurm.gpus_per_node is 1, but budget.processes is 8"),
+    ],
+)
+def test_what_would_start_a_trial_twice_or_share_gpus_is_refused(
+    tmp_path: Path, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(SettingsError, match=message):
+        SlurmLauncher(Budget(processes=8), tmp_path, options, "local")

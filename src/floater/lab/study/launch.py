@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -42,7 +43,8 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
         disk = check_disk(grid, [*waiting, *grid.later], launcher.slots)
         count = f"{len(waiting)} trials to run"
         count += f", then {len(grid.later)} with what these choose" * bool(grid.later)
-        logger.info("%s, %s at a time; %s; %s", count, launcher.slots, plan(grid, launcher), disk)
+        slots = "all" if launcher.slots == sys.maxsize else launcher.slots
+        logger.info("%s, %s at a time; %s; %s", count, slots, plan(grid, launcher), disk)
     ended = set(finished)
     running: dict[str, tuple[Trial, Started]] = {}
     bar = _bar(grid.trials, waiting, total)

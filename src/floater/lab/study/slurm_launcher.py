@@ -23,6 +23,8 @@ from floater.lab.training.files import write_whole
 
 JOBS = "slurm"
 """Directory of the jobs' files in the study's folder; each start of the study adds a directory to it."""
+_TASKS = ("nodes", "slurm_nodes", "tasks_per_node", "slurm_tasks_per_node", "slurm_ntasks_per_node")
+"""Options by which `srun` would start a trial several times."""
 _LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
 
 
@@ -39,26 +41,33 @@ class SlurmLauncher:
         cluster: target of submitit; "local" runs the jobs on this machine.
 
     Raises:
-        SettingsError: if submitit or SLURM is not installed, or it does not support an option.
+        SettingsError: if submitit or SLURM is not installed, it does not support an option, or an option does
+            not go with a trial on one machine and a GPU for each of its processes.
     """
 
     def __init__(
         self, budget: Budget, folder: Path, options: Mapping[str, Any], cluster: str = "slurm"
     ) -> None:
         submitit = _submitit()
+        _check(options, budget.processes)
         self.folder, self.budget = folder.resolve(), budget
-        defaults = {
+        chosen = {
             "timeout_min": 24 * 60,
             "cpus_per_task": budget.trial_cores,
             "mem_gb": math.ceil(budget.trial_memory),
-        } | ({"gpus_per_node": budget.processes} if budget.processes > 1 else {})
+            **({"gpus_per_node": budget.processes} if budget.processes > 1 else {}),
+            **options,
+        }
+        # since SLURM 22.05 srun does not take them from the job
+        cores = chosen.get("slurm_cpus_per_task", chosen["cpus_per_task"])
+        chosen["slurm_srun_args"] = [f"--cpus-per-task={cores}", *chosen.get("slurm_srun_args", ())]
         try:
             jobs = self.folder / JOBS
             jobs.mkdir(parents=True, exist_ok=True)
             # submitit unpickles results: a new directory has none that somebody else wrote
             directory = tempfile.mkdtemp(prefix="jobs-", dir=jobs)
             self.executor = submitit.AutoExecutor(directory, cluster, slurm_max_num_timeout=10**6)
-            self.executor.update_parameters(**defaults | dict(options))
+            self.executor.update_parameters(**chosen)
         except (RuntimeError, ValueError, AssertionError, NameError, TypeError) as error:
             raise SettingsError(f"launcher is 'slurm': {first_line(error)}") from error
         self.slots = sys.maxsize if budget.cores is None else budget.cores // budget.trial_cores
@@ -68,6 +77,21 @@ class SlurmLauncher:
         self.executor.update_parameters(name=trial.name)
         there = replace(trial, folder=self.folder)
         return _Job(trial, self.executor.submit(_Work(there, self.budget, os.getcwd())))
+
+
+def _check(options: Mapping[str, Any], processes: int) -> None:
+    for name in _TASKS:
+        if options.get(name, 1) != 1:
+            raise SettingsError(
+                f"slurm.{name} is {options[name]!r}; a trial is one task on one machine, and budget.processes "
+                "are its processes there"
+            )
+    for name in ("gpus_per_node", "slurm_gpus_per_node"):
+        gpus = options.get(name)
+        if isinstance(gpus, int) and processes > 1 and gpus < processes:
+            raise SettingsError(
+                f"slurm.{name} is {gpus}, but budget.processes is {processes}, each of which needs a GPU"
+            )
 
 
 class _Work:

@@ -70,6 +70,8 @@ def test_ranges_are_means_over_tokens_of_a_context(run: Path, source: str) -> No
         assert part.loss == pytest.approx(np.mean([far[i][1] for i in chosen]), rel=1e-5)
         assert part.near == pytest.approx(np.mean([near[i][1] for i in chosen]), rel=1e-5)
     assert actual.loss == pytest.approx(np.mean([loss for _, loss in far]), rel=1e-5)
+    for row, part in zip(actual.bins, actual.ranges, strict=True):
+        assert (row["loss"], row["loss_as_trained"]) == pytest.approx((part.loss, part.near), abs=1e-4)
 
 
 def test_a_study_gets_the_ranges_as_examples(run: Path, source: str) -> None:
@@ -94,6 +96,10 @@ def test_a_study_gets_the_ranges_as_examples(run: Path, source: str) -> None:
 def test_windows_of_the_training_length_have_nothing_to_be_held_against(run: Path, source: str) -> None:
     actual = evaluate(run, source, bins=(8,))
     assert [(part.low, part.near) for part in actual.ranges] == [(1, None), (8, None)]
+    assert [(part["context"], set(part)) for part in actual.bins] == [
+        ([1, 7], {"context", "tokens", "loss"}),
+        ([8, actual.ranges[1].high], {"context", "tokens", "loss"}),
+    ]
     assert evaluate(run, source).ranges == ()
     assert measure(run, source, bins=(8,)).metrics == ["loss"]
 

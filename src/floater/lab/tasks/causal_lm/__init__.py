@@ -170,7 +170,7 @@ class CausalLM(TextTask):
             scores[f"passkey_{size}"] = round(100 * float(np.mean(recall)), 2)
             depths = ", ".join(f"{100 * share:.0f}" for share in recall)
             report.append(f"passkey in {size:,} tokens: {scores[f'passkey_{size}']:g} % (by depth: {depths})")
-        return Measurement(scores=scores, report="\n".join(report))
+        return Measurement(scores=scores, report="\n".join(report), bins=[part.record for part in by_context])
 
 
 def _history(file: Path) -> list[str]:

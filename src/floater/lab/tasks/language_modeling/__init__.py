@@ -250,7 +250,8 @@ class LanguageModeling(Task):
             raise DataError(f"bins {list(bins)}: only a causal model without a memory is scored by context")
         score, near = _losses(model, tokenizer, settings, texts, window, stride, memory)
         starts = bins or (doubling(block, wide) if near is not None else ())
-        return replace(score, ranges=ranges(score.losses, near, starts, wide)) if starts else score
+        parts = ranges(score.losses, near, starts, wide) if starts else ()
+        return replace(score, ranges=parts, bins=[part.record for part in parts])
 
     def measure(
         self,

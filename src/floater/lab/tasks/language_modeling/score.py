@@ -69,6 +69,12 @@ class Range:
     loss: float
     near: float | None
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """Return the range for other programs, as an entry of `Measurement.bins`."""
+        record = {"context": [self.low, self.high], "tokens": self.tokens, "loss": round(self.loss, 4)}
+        return record | ({} if self.near is None else {"loss_as_trained": round(self.near, 4)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Score(Measurement):
