@@ -220,9 +220,7 @@ def test_search_and_device_can_be_chosen(
 ) -> None:
     """A beam of 1 is greedy search, and neither batches nor the device change a translation."""
     source = ["translate", "run", "--source", "corpus/test.en"]
-    assert (
-        main([*source, "--beam", "1", "--length-penalty", "0", "--batch-tokens", "9", "--device", "cpu"]) == 0
-    )
+    assert main([*source, "--beam", "1", "--batch-tokens", "9", "--device", "cpu"]) == 0
     greedy = capsys.readouterr().out
     assert main([*source, "--beam", "1"]) == 0
     assert capsys.readouterr().out == greedy
@@ -230,6 +228,9 @@ def test_search_and_device_can_be_chosen(
         assert fails(*source, "--device", device).startswith(
             f"device '{device}' is not available; there are: cpu"
         )
+    assert fails(*source, "--beam", "1", "--length-penalty", "0").startswith(
+        "length_penalty is 0, which only a beam above 1 reads"
+    )
     with pytest.raises(SystemExit):
         main([*source, "--length-penalty", "inf"])
     assert "'inf' is not a finite number" in capsys.readouterr().err

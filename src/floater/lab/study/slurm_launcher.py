@@ -83,8 +83,8 @@ def _check(options: Mapping[str, Any], processes: int) -> None:
     for name in _TASKS:
         if options.get(name, 1) != 1:
             raise SettingsError(
-                f"slurm.{name} is {options[name]!r}; a trial is one task on one machine, and budget.processes "
-                "are its processes there"
+                f"slurm.{name} is {options[name]!r}; a trial is one task on one machine, where "
+                "budget.processes are its processes"
             )
     for name in ("gpus_per_node", "slurm_gpus_per_node"):
         gpus = options.get(name)

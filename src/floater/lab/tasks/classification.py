@@ -20,7 +20,7 @@ from floater.lab.tasks.finetuning.features import LABEL, Features, predict
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings, warn_of_cut
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.measurement import Measurement, accuracy
-from floater.lab.tasks.prepared import Splits
+from floater.lab.tasks.prepared import Splits, warn_of_shared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import SplitData, label_maps
 from floater.lab.text.ragged import Records
@@ -142,7 +142,9 @@ class Classification(FineTuning):
             )
         if data.valid is None:
             return Splits(train, data.part(every, "valid"))
-        return Splits(train, read_texts(with_split(data.valid, "valid"), data.columns, classes=classes))
+        valid = read_texts(with_split(data.valid, "valid"), data.columns, classes=classes)
+        warn_of_shared([text.id for text in train], [text.id for text in valid], "texts")
+        return Splits(train, valid)
 
     def read_test(self, settings: Any, source: Any, *, labelled: bool = True) -> list[Text]:
         return read_texts(source, settings.data.columns, labelled=labelled)

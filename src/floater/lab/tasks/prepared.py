@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+logger = logging.getLogger(__name__)
 
 
 class Splits(NamedTuple):
@@ -30,3 +34,17 @@ class Prepared:
     model: Any
     train: Any
     valid: Any
+
+
+def warn_of_shared(train: Collection[Hashable], valid: Sequence[Hashable], what: str) -> None:
+    """Warn of validation examples that are training examples, too: their scores are no measure of a model.
+
+    Args:
+        train: what identifies each training example.
+        valid: what identifies each validation example.
+        what: noun for the examples, in the plural.
+    """
+    trained = frozenset(train)
+    if shared := sum(example in trained for example in valid):
+        count = f"{shared:,} of {len(valid):,}"
+        logger.warning("%s validation %s are in data.train, too", count, what)

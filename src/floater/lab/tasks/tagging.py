@@ -214,15 +214,18 @@ class Tagging(Task):
         right = np.array([a == b for a, b in zip(chain(*tags), wanted, strict=True)])
         unknown = [word not in processor for sentence in examples.source for word in sentence.words]
         percent, line = accuracy(right, "words")
-        unknown_percent, more = accuracy(right[unknown], "words", "unknown words")
         loss = round(nats / max(count, 1), 4)  # per word whose tag is in the vocabulary
+        scores, report = {"loss": loss, "accuracy": percent}, f"{line}\nno unknown words"
+        if any(unknown):
+            scores["accuracy_unknown"], more = accuracy(right[unknown], "words", "unknown words")
+            report = f"{line}\n{more}"
         by_sentence = np.split(right, np.cumsum(examples.lengths)[:-1])
         return Measurement(
             lengths=np.array(examples.lengths),
             statistics={"accuracy": np.array([[np.sum(row), len(row)] for row in by_sentence])},
             lines=[" ".join(row) for row in tags],
-            scores={"loss": loss, "accuracy": percent, "accuracy_unknown": unknown_percent},
-            report=f"{line}\n{more}",
+            scores=scores,
+            report=report,
         )
 
     def evaluate(self, run: RunPath, source: Any, *, language: str | None = None) -> Measurement:

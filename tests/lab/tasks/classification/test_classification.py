@@ -104,10 +104,15 @@ def test_cut_texts_of_a_finished_run_are_counted(folder: Path, bert: Path) -> No
         TASK.evaluate(run, str(folder / "test.csv"))
 
 
-def test_a_run_with_a_table_of_validation_is_read_again(folder: Path, bert: Path) -> None:
-    tables = {"data": {"train": str(folder / "train.csv"), "valid": str(folder / "test.csv")}}
-    tables["data"]["valid_share"] = None
-    run = TASK.train(load(ClassificationSettings, write_config(folder, bert, "tables", training=FEW, **tables)))
+def test_a_run_with_a_table_of_validation_is_read_again(
+    folder: Path, bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = {"train": str(folder / "train.csv"), "valid": str(folder / "test.csv"), "valid_share": None}
+    data |= {"long": "parts"}
+    run = TASK.train(
+        load(ClassificationSettings, write_config(folder, bert, "tables", training=FEW, data=data))
+    )
+    assert "6 of 6 validation texts are in data.train, too" in caplog.text
     assert len(TASK.evaluate(run, str(folder / "test.csv")).lines) == 6
 
 
@@ -134,7 +139,9 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
 
     rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
     assert "mine.csv, line 42, column 'label': there is no label" in said(f"text,label\n{rows}x,\n")
-    assert "choose one: data.columns.label=NAME" in said(f"text,answer\n{rows}")
+    assert "choose one for the training, data.columns.label=NAME, or call it 'label'" in said(
+        f"text,answer\n{rows}"
+    )
     assert "all 1 texts have the label 'a'" in said("text,label\none,a\n")
     # these texts are short; a later one might not be
     assert "an example of 65 tokens" in said(f"text,label\n{rows}", "data.max_length=65")

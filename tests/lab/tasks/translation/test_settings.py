@@ -108,6 +108,10 @@ def base(tmp_path: Path) -> Path:
         ("training.flow.lr_multiplier=0", "lr_multiplier is 0.0; it must be positive"),
         ("decoding.beam=0", "beam is 0; it must be at least 1"),
         ("decoding.length_penalty=.nan", "length_penalty is nan"),
+        (
+            "decoding={beam: 1, length_penalty: 2.0}",
+            "decoding.length_penalty is 2.0, which only a beam above 1 reads",
+        ),
     ],
 )
 def test_a_bad_setting_is_named_in_one_line(base: Path, override: str, message: str) -> None:

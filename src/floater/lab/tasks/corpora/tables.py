@@ -250,17 +250,20 @@ class _Choice:
                 if others:
                     raise DataError(
                         f"{where}: columns '{chosen[role]}' and '{others[0]}' may both be that of role "
-                        f"'{role}'; choose one: data.columns.{role}=NAME"
+                        f"'{role}'; {_advice(role)}"
                     )
             elif len(header) == 1 and [*self.roles] == [role]:
                 chosen[role] = header[0]
             elif role not in self.optional:
                 shown = ", ".join(map(repr, header[:12])) + ", ..." * (len(header) > 12)
                 raise DataError(
-                    f"{where}: no column '{role}' or the like; there are: {shown}; choose one: "
-                    f"data.columns.{role}=NAME"
+                    f"{where}: no column '{role}' or the like; there are: {shown}; {_advice(role)}"
                 )
         return {role: chosen[role] for role in (*self.roles, *self.optional) if role in chosen}
+
+
+def _advice(role: str) -> str:
+    return f"choose one for the training, data.columns.{role}=NAME, or call it '{role}' in the table"
 
 
 def _spelt(name: str, columns: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from floater.lab.tasks.events.examples import next_batch, pieces, values_batch
 from floater.lab.tasks.events.settings import Columns, Data, EventsSettings
 from floater.lab.tasks.examples import Collate, Encoded, in_batches
 from floater.lab.tasks.measurement import Measurement
-from floater.lab.tasks.prepared import Prepared, Splits
+from floater.lab.tasks.prepared import Prepared, Splits, warn_of_shared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.task import Task
 from floater.lab.training.model import evaluating
@@ -51,8 +51,13 @@ class Events(Task):
     def read(self, settings: EventsSettings) -> Splits:
         data = settings.data
         every = _read(data.train, data)
-        valid = _read(data.valid, data) if data.valid else data.part(every, "valid")
-        return Splits(data.part(every, "train"), valid)
+        train = data.part(every, "train")
+        if not data.valid:
+            return Splits(train, data.part(every, "valid"))
+        valid = _read(data.valid, data)
+        keys = [[(sequence.id, sequence.times.tobytes()) for sequence in part] for part in (train, valid)]
+        warn_of_shared(keys[0], keys[1], "sequences")
+        return Splits(train, valid)
 
     def question(self, settings: EventsSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
         data = settings.data

@@ -282,6 +282,8 @@ class Translation(Task):
             raise DataError(str(error)) from None
         if decoding.beam > 1 and not model.autoregressive:
             raise DataError(f"beam is {decoding.beam}; it must be 1: {run} writes all tokens at once")
+        if decoding.beam == 1 and "length_penalty" in changes:
+            raise DataError(f"length_penalty is {decoding.length_penalty:g}, which only a beam above 1 reads")
         texts = text_of(settings)
 
         def lines_translated(lines: Sequence[str], fields: SourceFields | None = None) -> list[str]:

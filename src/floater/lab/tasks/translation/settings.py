@@ -214,6 +214,8 @@ class TranslationSettings(settings.RunSettings):
                 f"decoding.target_ratio is {self.decoding.target_ratio:g}, but position model '{decoder}' "
                 "reads no target length; ldpe, lrpe, noisy_length and pnat do"
             )
+        if self.decoding.beam == self.training.generation_num_beams == 1:
+            check_read(self.decoding, ["length_penalty"], "a beam above 1", "decoding.")
         if not self.model.autoregressive:
             for name, beam in (
                 ("decoding.beam", self.decoding.beam),
