@@ -19,6 +19,25 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add the names of the columns of a table."""
+    parser.add_argument(
+        "--columns",
+        metavar="ROLE=NAME",
+        type=_column,
+        action="append",
+        default=[],
+        help="name of a column (default: the run's)",
+    )
+
+
+def _column(text: str) -> tuple[str, str]:
+    role, equals, name = text.partition("=")
+    if not role or not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form ROLE=NAME, as in text=review")
+    return role, name
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add the choice of JSON for the result."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

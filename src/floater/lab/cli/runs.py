@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,8 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
     """Return the task of the run of a command line, and its directory.
 
     Raises:
-        DataError: if there is no directory; the message on a file in its place has a hint.
+        DataError: if there is no directory; the message on a file in its place has a hint. Or if columns are
+            named for a saved model, which has no settings.
         SettingsError: if the run's configuration cannot be read, or names modules without consent to them.
     """
     from floater.lab.tasks.registry import from_run, trust
@@ -43,4 +45,5 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
         raise no_directory(run)
     if arguments.trust_code:
         trust(run)
-    return from_run(run)
+    columns = (f"data.columns.{role}={json.dumps(name)}" for role, name in arguments.columns)
+    return from_run(run, [*columns])

@@ -293,8 +293,8 @@ def read_texts(
         if not is_table(name):
             raise DataError(f"{name}: no table; its name must end in .csv, .tsv, .jsonl, .json or .parquet")
         roles = ["text", "label"] if labelled else ["text"]
-        chosen = {role: column for role, column in (columns or {}).items() if role in ("text", *roles)}
-        table = read_table(name, roles, chosen if not labelled else columns)
+        chosen = {role: column for role, column in (columns or {}).items() if labelled or role != "label"}
+        table = read_table(name, roles, chosen)
         labels = table.labels() if labelled else [None] * len(table)
         for row, label in enumerate(labels):
             if classes is not None and label not in classes:

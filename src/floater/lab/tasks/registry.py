@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from floater.errors import nearest
+from floater.errors import DataError, nearest
 from floater.lab.settings import SettingsError, Tree, make, peek, read
 from floater.lab.tasks.task import Task
 from floater.lab.training.run import SETTINGS, RunPath, RunWithSettings
@@ -194,15 +194,22 @@ def trust(run: str | Path) -> None:
         import_modules(peek(read(config), "imports", []), str(config), trusted=True)
 
 
-def from_run(run: str | Path) -> tuple[Task, RunPath]:
+def from_run(run: str | Path, overrides: Sequence[str] = ()) -> tuple[Task, RunPath]:
     """Return the task of a run, and its directory with the settings; a saved model counts as translation.
 
+    Args:
+        run: run directory.
+        overrides: settings that replace those of the run, as for `floater.lab.settings.load`.
+
     Raises:
+        DataError: if there are overrides and no settings.
         SettingsError: if the run's configuration cannot be read, or names modules that are not imported yet;
             `trust` imports them.
     """
     config = Path(run) / SETTINGS
     if not config.is_file():
+        if overrides:
+            raise DataError(f"{run} is no run with settings, so it has no '{overrides[0].partition('=')[0]}'")
         return task(DEFAULT), run
-    chosen, settings = from_config(read(config), str(config), trusted=False)
+    chosen, settings = from_config(read(config), str(config), overrides, trusted=False)
     return chosen, RunWithSettings(Path(run), settings)

@@ -116,6 +116,31 @@ def test_a_run_with_a_table_of_validation_is_read_again(
     assert len(TASK.evaluate(run, str(folder / "test.csv")).lines) == 6
 
 
+def test_a_table_may_have_other_columns_than_the_training(
+    folder: Path, bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(folder, bert, "columns", training=FEW, data={"long": "parts"})
+    run = TASK.train(load(ClassificationSettings, config))
+    rows = (folder / "test.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "other.csv").write_text("".join(["My words,the: grade\n", *rows[1:]]), encoding="utf-8")
+    other, texts = ["--source", str(folder / "other.csv")], ["--columns", "text=My words"]
+    named = [*texts, "--columns", "label=the: grade"]
+    printed = []
+    for options in (["--source", str(folder / "test.csv")], [*other, *named]):
+        assert main(["evaluate", str(run), *options]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert main(["predict", str(run), *other, *texts]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    for wrong, message in (
+        ([], "choose one: data.columns.text=NAME, of a trained run --columns text=NAME"),
+        (["--columns", "txt=My words"], "data.columns has 'txt', which this task does not read"),
+        (["--columns", "text=words"], "no column 'words', data.columns.text; did you mean"),
+    ):
+        assert main(["predict", str(run), *other, *wrong]) == 2
+        assert message in capsys.readouterr().err
+
+
 def test_equal_texts_are_in_one_part(folder: Path, bert: Path) -> None:
     twice = folder / "twice.csv"
     rows = [(f"text {i % 50}", i % 2) for i in range(100)]
@@ -139,7 +164,7 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
 
     rows = "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(40))
     assert "mine.csv, line 42, column 'label': there is no label" in said(f"text,label\n{rows}x,\n")
-    assert "choose one for the training, data.columns.label=NAME, or call it 'label'" in said(
+    assert "choose one: data.columns.label=NAME, of a trained run --columns label=NAME" in said(
         f"text,answer\n{rows}"
     )
     assert "all 1 texts have the label 'a'" in said("text,label\none,a\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from floater.errors import DataError
-from floater.lab.cli.arguments import add_json, add_reading, add_run, count, number, whole
+from floater.lab.cli.arguments import add_columns, add_json, add_reading, add_run, count, number, whole
 from floater.lab.cli.output import check_writable, print_json, write_lines
 from floater.lab.cli.runs import task_of_run
 from floater.lab.cli.task_options import flag, parameters_of, parse_options
@@ -19,7 +19,7 @@ from floater.lab.cli.task_options import flag, parameters_of, parse_options
 if TYPE_CHECKING:
     from floater.lab.tasks import Task
 
-_SHARED = {"command", "parser", "root", "run", "json", "trust_code", "task_options"}
+_SHARED = {"command", "parser", "root", "run", "json", "trust_code", "task_options", "columns"}
 """Arguments that are not passed to the task."""
 
 
@@ -29,8 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source",
         metavar="FILE",
-        help="text, table, CoNLL-U, events or documents; not for generated tasks",
+        help="text, table, CoNLL-U, events or documents",
     )
+    add_columns(parser)
     parser.add_argument("--output", metavar="FILE", help="write the translations, tags or labels here")
     add_json(parser)
     add_reading(parser)
@@ -61,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stride",
         metavar="N",
         type=whole,
-        help="tokens that the window moves by (default: the run's; with --window, half the window, or all "
-        "but one of its tokens if it is longer than the training rows)",
+        help="tokens that the window moves by (default: the run's; with --window, half of it, or all but one "
+        "token if it is longer than the training rows)",
     )
     language_modeling.add_argument(
         "--memory", metavar="N", type=whole, help="tokens of segment memory (default: the run's)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from floater.errors import DataError
-from floater.lab.cli.arguments import add_run
+from floater.lab.cli.arguments import add_columns, add_run
 from floater.lab.cli.output import check_output, write_lines
 from floater.lab.cli.runs import task_of_run
 
@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", metavar="FILE", help="data in the layout of the run's task", required=True
     )
+    add_columns(parser)
     parser.add_argument("--output", metavar="FILE", help="predictions (default: standard output)")
 
 

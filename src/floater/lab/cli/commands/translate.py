@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from floater.errors import DataError
-from floater.lab.cli.arguments import add_reading, add_run, count, number
+from floater.lab.cli.arguments import add_columns, add_reading, add_run, count, number
 from floater.lab.cli.output import check_output, write_lines
 from floater.lab.cli.runs import task_of_run
 
@@ -17,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--source", metavar="FILE", help="source lines, or a table with them (default: standard input)"
     )
+    add_columns(parser)
     parser.add_argument("--output", metavar="FILE", help="translations (default: standard output)")
     parser.add_argument("--beam", metavar="N", type=count, help="beam size (default: the run's)")
     parser.add_argument(

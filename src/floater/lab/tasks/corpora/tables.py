@@ -263,7 +263,7 @@ class _Choice:
 
 
 def _advice(role: str) -> str:
-    return f"choose one for the training, data.columns.{role}=NAME, or call it '{role}' in the table"
+    return f"choose one: data.columns.{role}=NAME, of a trained run --columns {role}=NAME"
 
 
 def _spelt(name: str, columns: Sequence[str]) -> list[str]:
