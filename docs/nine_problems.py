@@ -163,6 +163,7 @@ def main() -> None:
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
     parts |= {
         "nine problems by seed": by_seed(of[MAIN]),
+        "nine problems five seeds": by_problem(scores([file], MAIN, seeds_of=CLOCK)),
         "nine problems tests": against_others(of[MAIN], CLOCK, main_test(of[MAIN])),
         "nine problems goal": goal(of[MAIN]),
         "nine problems flow": with_and_without(of[MAIN]),
