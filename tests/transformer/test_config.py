@@ -103,7 +103,7 @@ def test_changes_win_over_the_preset():
             (lambda name=name: config(**{name: -1}), PositionError, f"^{name} is -1; it must be at least 1")
             for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size", "baked")
         ),
-        (lambda: FloaterModel(config("rotary", baked=5)), PositionError, "'rotary' has no flow to bake"),
+        (lambda: FloaterModel(config("rotary", baked=5)), PositionError, "baked is 5, but 'rotary' has no"),
         (lambda: FloaterForMaskedLM(config(is_decoder=True)), ValueError, "needs is_decoder=False"),
         (
             lambda: FloaterForSequenceClassification(config(is_decoder=True)),

@@ -226,8 +226,9 @@ class FloaterPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        if self.config.baked is not None:
-            self._check_flow()
+        models = [module for module in self.modules() if isinstance(module, PositionModel)]
+        if self.config.baked is not None and all(type(model).bake is PositionModel.bake for model in models):
+            raise PositionError(f"baked is {self.config.baked}, but '{self.config.position}' has no flow")
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Self:
@@ -286,7 +287,8 @@ class FloaterPreTrainedModel(PreTrainedModel):
         models = [module for module in self.modules() if isinstance(module, PositionModel)]
         for model in models:  # before one is baked
             model.check_bake()
-        self._check_flow()
+        if not any(isinstance(module, FlowEncoder) for module in self.modules()):
+            raise PositionError(f"'{self.config.position}' has no flow to bake")
         times = Times.of(self.config.times, self.config.training_length)
         if times is not None and times.mode == "float" and times.max_scale > 1:
             raise PositionError(
@@ -300,10 +302,6 @@ class FloaterPreTrainedModel(PreTrainedModel):
         for module in self.modules():
             if module.__dict__.get("config") is shared:
                 module.config = baked  # type: ignore[assignment]
-
-    def _check_flow(self) -> None:
-        if not any(isinstance(module, FlowEncoder) for module in self.modules()):
-            raise PositionError(f"'{self.config.position}' has no flow to bake")
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -211,8 +211,7 @@ class _Scaled:
         self.rotary, self.values = rotary, values
 
     def __getattr__(self, name: str) -> Any:
-        values = self.__dict__["values"]
-        return values[name] if name in values else getattr(self.__dict__["rotary"], name)
+        return self.values[name] if name in self.values else getattr(self.rotary, name)
 
 
 def scale_of(length: int, *, trained: int, factor: float, declared: bool) -> float:
