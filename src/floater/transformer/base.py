@@ -226,8 +226,10 @@ class FloaterPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        models = [module for module in self.modules() if isinstance(module, PositionModel)]
-        if self.config.baked is not None and all(type(model).bake is PositionModel.bake for model in models):
+        if self.config.baked is not None and not any(
+            isinstance(module, PositionModel) and type(module).bake is not PositionModel.bake
+            for module in self.modules()
+        ):
             raise PositionError(f"baked is {self.config.baked}, but '{self.config.position}' has no flow")
 
     @classmethod

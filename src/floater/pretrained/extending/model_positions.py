@@ -14,8 +14,9 @@ from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import DESCRIPTIONS, Kind
 from floater.pretrained.extending.tables import Table, find_tables, image_side
 from floater.pretrained.extending.trial import Trial
+from floater.pretrained.find import TEXT
 
-_TOKENS = {"input_ids", "inputs_embeds", "hidden_states"}
+_TOKENS = TEXT | {"hidden_states"}
 """Arguments of bodies that read texts."""
 
 
