@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import floater
 from floater.pretrained.extending import attention, clex
@@ -121,15 +122,15 @@ def test_grouped_distances_are_those_of_the_formula(
     holder: Any = SimpleNamespace(inv_freq=frequencies)
     module: Any = nn.Module()
     module.is_causal, module.floater_grouped = causal, True
-    module.floater_rule = attention.Rule(function, (window, size), trained, False, holder, "inv_freq", True)
+    module.floater_rule = attention.Rule((window, size), trained, False, holder, "inv_freq", True)
     query, key = (
         torch.stack([rotated(x[i], i, frequencies) for i in range(length)])[None, None] for x in (q, k)
     )
     mask = expected[None, None, cached:].isfinite() if cached else None
     positions = PassPositions(at[:, cached:], at, 1.0)
-    actual, weights = attention.attend(
-        module, query[:, :, cached:], key, v[None, None], mask, scaling=0.5, floater_pass=positions
-    )
+    options: dict[str, Any] = {"scaling": 0.5, "floater_pass": positions}
+    attend = ALL_ATTENTION_FUNCTIONS[attention.NAMES[function]]
+    actual, weights = attend(module, query[:, :, cached:], key, v[None, None], mask, **options)
     shares = expected.softmax(-1)[cached:]
     assert (weights is None) == (function == "sdpa")
     if weights is not None:

@@ -291,8 +291,22 @@ def test_a_cache_from_before_and_another_attention_are_refused() -> None:
     with pytest.raises(ExtendError, match="not of this model since it was extended"):
         model(ids, past_key_values=cache)
     model.set_attn_implementation("sdpa")
-    with pytest.raises(ExtendError, match=r"'self_extend' needs 'floater_eager': call model.set_attn"):
+    message = r"'self_extend' needs 'floater_eager' or 'floater_sdpa': call .*\('floater_sdpa'\)"
+    with pytest.raises(ExtendError, match=message):
         model(ids)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["llama", "modernbert"])
+def test_an_extended_model_changes_its_kernel(name: str) -> None:
+    """The kernel of the extension alone was accepted, so that a model that began with SDPA had no weights."""
+    model, inputs = extended(name, "self_extend"), build_inputs(name, 100)
+    expected = model(**inputs, output_attentions=True)
+    model.set_attn_implementation("floater_sdpa")
+    torch.testing.assert_close(zoo.output(model, **inputs), expected[0], atol=1e-4, rtol=1e-4)
+    model.set_attn_implementation("floater_eager")
+    again = model(**inputs, output_attentions=True)
+    torch.testing.assert_close(again.attentions, expected.attentions)
 
 
 def test_functions_are_known_to_transformers() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ class Rule:
     """Changes to an attention module for long texts: grouped distances and a logit temperature.
 
     Args:
-        function: name of the original attention function of the module.
         group: window w and group size G, for texts longer than in training; None keeps all distances.
         trained: training length L.
         temperature: True to multiply logits by a temperature.
@@ -38,7 +38,6 @@ class Rule:
         halves: True if component i is rotated with component i + dim / 2, False if with its neighbour.
     """
 
-    function: str
     group: tuple[int, int] | None
     trained: int
     temperature: bool
@@ -48,7 +47,14 @@ class Rule:
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    *,
+    function: str,
+    **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the attention of a module by its `Rule`, as an attention function of Transformers.
 
@@ -70,6 +76,7 @@ def attend(
         value: values, with the shape of the keys.
         mask: mask, (batch or 1, 1, T, S), either added to the logits or True for visible keys; None for a
             causal mask or none.
+        function: name of the function of Transformers that computes ungrouped attention.
         kwargs: the pass, by the name PASS; `scaling`, `dropout`, `softcap` and other arguments of the
             module's attention function.
 
@@ -91,8 +98,8 @@ def attend(
 
     def plain(*inputs: Any) -> tuple[Tensor, Tensor | None]:
         eager: Any = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(rule.function, eager)
-        return function(module, *inputs, **kwargs)  # type: ignore[no-any-return]
+        original = ALL_ATTENTION_FUNCTIONS.get_interface(function, eager)
+        return original(module, *inputs, **kwargs)  # type: ignore[no-any-return]
 
     if rule.group is None or not getattr(module, "floater_grouped", False):
         return plain(query, key, value, mask)
@@ -104,7 +111,7 @@ def attend(
     options = {name: kwargs[name] for name in ("scaling", "dropout", "softcap") if name in kwargs}
     grouped = _GroupedAttention(module, rule, rule.group, key, value, keys, **options)
     counts_up = counts_up and key.shape[2] == current.length
-    if rule.function == "eager" or not counts_up or not every:
+    if function == "eager" or not counts_up or not every:
         return grouped.attend(query, mask, queries, far)
     cached = key.shape[2] - query.shape[2]
     near = max(0, rule.trained - cached) if causal else 0
@@ -343,5 +350,5 @@ def grouped_layer(module: nn.Module, config: Any, trained: int) -> bool:
 
 
 for _name, _mask in (("eager", eager_mask), ("sdpa", sdpa_mask)):
-    ALL_ATTENTION_FUNCTIONS.register(NAMES[_name], attend)
+    ALL_ATTENTION_FUNCTIONS.register(NAMES[_name], partial(attend, function=_name))
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAMES[_name], _mask)

@@ -253,12 +253,11 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
             )
         # the kernels of other functions take no mask with the visible keys of each query
         before = "eager" if body.config._attn_implementation == "eager" else "sdpa"
-        Watch(body, method, attention=attention.NAMES[before], grouped="group" in settings)
+        Watch(body, method, attention=attention.NAMES, grouped="group" in settings)
         originals[body] = before
     for body, before in originals.items():
         holder, _, frequencies = rotary.frequencies(body)[0].rpartition(".")
         rule = attention.Rule(
-            before,
             tuple(settings["group"]) if "group" in settings else None,
             old,
             settings["temperature"],

@@ -94,8 +94,8 @@ class Watch:
         scale: function from the number of positions of a batch to the scale of its rotation; None if the
             scale never changes.
         learned: True if the rotation has weights, to which each block leads.
-        attention: name of the attention function that the body must have; None for any. The attention
-            modules of such a body get the pass as the argument `PASS`.
+        attention: names of the attention functions that the body may have, by those that they replace; None
+            for any. The attention modules of such a body get the pass as the argument `PASS`.
         grouped: True if these group distances, by whether positions count up; see `PassPositions.read`.
         biases: None if queries and keys are rotated; "slots" or "tokens" if a bias is added to logits, and
             positions are counted with padding, as in MPT, or without, as in BLOOM. The keys in a cache then
@@ -114,11 +114,11 @@ class Watch:
         *,
         scale: Callable[[int], float] | None = None,
         learned: bool = False,
-        attention: str | None = None,
+        attention: Mapping[str, str] | None = None,
         grouped: bool = False,
         biases: str | None = None,
     ) -> None:
-        self.method, self.scale, self.attention, self.biases = method, scale, attention, biases
+        self.method, self.scale, self.attention, self.biases = method, scale, attention or {}, biases
         self.grouped = grouped
         self.learned, self.signature = learned, inspect.signature(type(body).forward)
         self._local, self._keys = PerThread(), PerThread()
@@ -153,10 +153,12 @@ class Watch:
                 "configuration alone, as 'yarn' does"
             )
         attention = getattr(getattr(module, "config", None), "_attn_implementation", None)
-        if self.attention is not None and attention != self.attention:
+        if self.attention and attention not in self.attention.values():
+            valid = list(self.attention.values())
             raise ExtendError(
                 f"the attention function is {attention!r}, but a model extended by {self.method!r} needs "
-                f"{self.attention!r}: call model.set_attn_implementation({self.attention!r})"
+                f"{' or '.join(map(repr, valid))}: call "
+                f"model.set_attn_implementation({self.attention.get(str(attention), valid[-1])!r})"
             )
         if self.learned and torch.is_grad_enabled() and _reentrant(module):
             raise ExtendError(
@@ -209,7 +211,7 @@ class Watch:
         self._keys.current = KeyPositions(key, scale)
         if cache is not None:
             store_positions(cache, self._keys.current)
-        if self.attention is None:
+        if not self.attention:
             return None
         first = _first(key, mask)
         counted = mask is None and positions.starts == (cached, 0)
