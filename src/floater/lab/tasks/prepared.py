@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Prepared:
     valid: Any
 
 
-def warn_of_shared(train: Collection[Hashable], valid: Sequence[Hashable], what: str) -> None:
+def warn_of_shared(train: Iterable[Hashable], valid: Sequence[Hashable], what: str) -> None:
     """Warn of validation examples that are training examples, too: their scores are no measure of a model.
 
     Args:
@@ -44,7 +44,7 @@ def warn_of_shared(train: Collection[Hashable], valid: Sequence[Hashable], what:
         valid: what identifies each validation example.
         what: noun for the examples, in the plural.
     """
-    trained = frozenset(train)
+    trained = {*valid}.intersection(train)
     if shared := sum(example in trained for example in valid):
         count = f"{shared:,} of {len(valid):,}"
-        logger.warning("%s validation %s are in data.train, too", count, what)
+        logger.warning("%s validation %s are in the training data, too", count, what)

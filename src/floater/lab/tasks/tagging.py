@@ -20,7 +20,7 @@ from floater.lab.tasks.corpora.conllu import Sentence, head_order, read_sentence
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded, keep_short, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
-from floater.lab.tasks.prepared import Prepared, Splits
+from floater.lab.tasks.prepared import Prepared, Splits, warn_of_shared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Task
@@ -137,7 +137,10 @@ class Tagging(Task):
             ]
             return [*chain(*parts)]
 
-        return Splits(sentences(settings.data.train, "train"), sentences(settings.data.valid, "valid"))
+        train, valid = (sentences(getattr(settings.data, name), name) for name in ("train", "valid"))
+        words = [[tuple(sentence.words) for sentence in part] for part in (train, valid)]
+        warn_of_shared(words[0], words[1], "sentences")
+        return Splits(train, valid)
 
     def read_test(
         self, settings: TaggingSettings, source: Any, language: str | None = None

@@ -112,7 +112,7 @@ def test_a_run_with_a_table_of_validation_is_read_again(
     run = TASK.train(
         load(ClassificationSettings, write_config(folder, bert, "tables", training=FEW, data=data))
     )
-    assert "6 of 6 validation texts are in data.train, too" in caplog.text
+    assert "6 of 6 validation texts are in the training data, too" in caplog.text
     assert len(TASK.evaluate(run, str(folder / "test.csv")).lines) == 6
 
 

@@ -41,6 +41,15 @@ def test_pairs_with_an_empty_side_are_skipped(tmp_path: Path, caplog: pytest.Log
     assert caplog.messages == ["2 training pairs; 3 with an empty side skipped", "1 validation pairs"]
 
 
+def test_pairs_of_training_and_validation_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sides = {"source": "one\ntwo\nthree\n", "target": "eins\nzwei\ndrei\n"}
+    train = {f"train_{side}": text for side, text in sides.items()}
+    load_corpus(write(tmp_path, **train, valid_source="one\ntwo\n", valid_target="eins\nDrei\n"))
+    assert caplog.messages[2:] == ["1 of 2 validation pairs are in the training data, too"]
+
+
 def test_files_are_read_one_after_the_other(tmp_path: Path) -> None:
     write(tmp_path, a_en="one\n", b_en="two\nthree\n", a_de="eins\n", b_de="zwei\ndrei\n")
     english, german = ([str(tmp_path / f"{name}_{side}") for name in "ab"] for side in ("en", "de"))

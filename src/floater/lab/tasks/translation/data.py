@@ -17,6 +17,7 @@ from floater.lab.tasks.corpora import cldr
 from floater.lab.tasks.corpora.tables import Table, is_table, read_table, with_split
 from floater.lab.tasks.corpora.text import Pairs, hub_pairs, read_lines, read_pairs
 from floater.lab.tasks.examples import keep_short, padded
+from floater.lab.tasks.prepared import warn_of_shared
 from floater.lab.tasks.translation.fields import SourceFields, languages_of, orders_of
 from floater.lab.tasks.translation.settings import Data
 from floater.lab.text.bpe import encode
@@ -56,6 +57,8 @@ def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
     for name, pairs in (("training", train), ("validation", valid)):
         skipped = f"; {pairs.skipped} with an empty side skipped" if pairs.skipped else ""
         logger.info("%s %s pairs%s", f"{len(pairs.source):,}", name, skipped)
+    trained = zip(train.source, train.target, strict=True)
+    warn_of_shared(trained, [*zip(valid.source, valid.target, strict=True)], "pairs")
     return train, valid
 
 
