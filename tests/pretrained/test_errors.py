@@ -97,8 +97,10 @@ def test_a_name_is_no_model(function: Any) -> None:
 def test_nothing_to_plug() -> None:
     with pytest.raises(PlugError, match="Linear is no Hugging Face model"):
         floater.plug(nn.Linear(2, 2))
-    with pytest.raises(PlugError, match=r"the model types 'opt' in floater.*projections=[^;]*$"):
-        floater.plug(opt())
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_hidden_layers": 1, "intermediate_size": 16}
+    deberta = DebertaModel(DebertaConfig(**sizes, vocab_size=40))
+    with pytest.raises(PlugError, match=r"the model types 'deberta' in floater.*projections=[^;]*$"):
+        floater.plug(deberta)
     with pytest.raises(PlugError, match=r"looked for modules of OPT.* that hold key, query, value"):
         floater.plug(opt(), projections={"query": "query", "key": "key", "value": "value"})
     for inputs in (["keys"], "query"):
@@ -111,10 +113,10 @@ def test_advice_leads_to_the_part_that_reads_text() -> None:
     images = {**size, "image_size": 32, "patch_size": 16}
     model = CLIPModel(CLIPConfig(text_config={**size, "vocab_size": 8}, vision_config=images))
     table = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
-    for options in ({}, {"projections": table}, {"clock": {}}):
+    for options in ({"projections": table}, {"clock": {}}):
         with pytest.raises(PlugError, match=r"; plug the part that reads text, 'text_model'$"):
             floater.plug(model, **options)
-    floater.plug(model.text_model, projections=table)
+    assert "unchanged: vision_model" in str(floater.plug(model))
 
 
 def test_a_sequence_of_modules_is_no_model() -> None:

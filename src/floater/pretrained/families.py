@@ -162,6 +162,18 @@ def _frames(body: Any, arguments: Mapping[str, Any]) -> int | None:
 _BERT = separate("query", "key", "value")
 _SHORT = separate("q", "k", "v")
 _PROJ = separate("q_proj", "k_proj", "v_proj")
+_LIN = separate("q_lin", "k_lin", "v_lin")
+
+LAYOUTS = _BERT, _SHORT, _PROJ, _LIN
+"""Layouts that are found by the names of the projections, in models that read text and are not listed."""
+
+OTHERWISE = frozenset(
+    {
+        *("canine", "fsmt", "ibert", "led", "longformer", "molmo2_text", "mra", "nystromformer", "pegasus_x"),
+        *("t5gemma2_decoder", "videoprism_text_model", "yoso"),
+    }
+)
+"""Models with such names that approximate attention, or do not project each token once."""
 
 FAMILIES: Mapping[str, Family] = {
     "albert": Family(_BERT, uses=_albert),
@@ -170,7 +182,7 @@ FAMILIES: Mapping[str, Family] = {
     "deberta-v2": Family(separate("query_proj", "key_proj", "value_proj"), again=True),
     "dinov2": Family(_PROJ, length=_hidden),
     "dinov2_with_registers": Family(_PROJ, length=_hidden),
-    "distilbert": Family(separate("q_lin", "k_lin", "v_lin")),
+    "distilbert": Family(_LIN),
     "electra": Family(_BERT),
     "gemma": Family(_PROJ),
     "gemma2": Family(_PROJ),
@@ -198,7 +210,7 @@ FAMILIES: Mapping[str, Family] = {
     "whisper": Family(_PROJ, length=_frames),
     "xlm-roberta": Family(_BERT),
 }
-"""Known families by `model_type` of the configuration."""
+"""Families by `model_type` of the configuration; see `LAYOUTS` for those that need no description."""
 
 INTERLEAVED = frozenset(
     {

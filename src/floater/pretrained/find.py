@@ -16,6 +16,8 @@ from floater.pretrained.families import (
     CROSS,
     FAMILIES,
     INTERLEAVED,
+    LAYOUTS,
+    OTHERWISE,
     RECURRENT,
     Family,
     Fused,
@@ -96,13 +98,15 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
                 f"{type(body).__name__} has no attention: its recurrence takes tokens in their order, and "
                 "there are no queries, keys and values for position biases to be added to"
             )
+        inner = tuple(other + "." for other in bodies if other != path and is_inside(other, path))
         family = FAMILIES.get(kind)
         if table is not None:
             family = replace(family or Family(()), attention=from_table(table), cross=None)
+        elif family is None:
+            family = _by_names(body, path, inner)
         if family is None:
             unknown.append(f"'{kind}'")
             continue
-        inner = tuple(other + "." for other in bodies if other != path and is_inside(other, path))
         spec = _body_spec(body, path, inner, family)
         if spec.projections:
             specs.append(spec)
@@ -165,6 +169,39 @@ def is_inside(path: str, outer: str) -> bool:
         (True, True, False)
     """
     return not outer or f"{path}.".startswith(f"{outer}.")
+
+
+def _by_names(body: PreTrainedModel, path: str, inner: Sequence[str]) -> Family | None:
+    """Return the family of a body that reads text, by the names of its projections; None if that is unclear.
+
+    Exactly one of the layouts has to occur, with queries as wide as the heads that share the keys: the
+    projection of queries of some models also returns a gate.
+    """
+    if not reads_text(body) or body.config.model_type in OTHERWISE:
+        return None
+    families = []
+    for layout in LAYOUTS:
+        try:
+            spec = _body_spec(body, path, inner, Family(layout))
+        except PlugError:
+            return None
+        if spec.projections:
+            families.append(spec.family)
+            widths = {part.path: part.widths[0] for part in spec.projections}
+            for name in {part.path.rpartition(".")[0] for part in spec.projections}:
+                query, key, _ = (widths[f"{name}.{part.module}"] for part in layout)
+                if query != key * _heads_of_a_key(body.config, body.get_submodule(name)):
+                    return None
+    return families[0] if len(families) == 1 else None
+
+
+def _heads_of_a_key(config: Any, attention: nn.Module) -> int:
+    """Return how many heads share the keys of one."""
+    groups = getattr(attention, "num_key_value_groups", None)
+    if groups is None:
+        heads = getattr(config, "num_attention_heads", 1)
+        groups = heads // (getattr(config, "num_key_value_heads", None) or heads)
+    return int(groups)
 
 
 def _body_spec(body: PreTrainedModel, path: str, inner: Sequence[str], family: Family) -> BodySpec:

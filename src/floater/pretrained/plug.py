@@ -62,10 +62,11 @@ def plug(
     at the times that `floater.encodings.composed.clock.Clock` describes.
 
     Args:
-        model: a model of `transformers` of a known family (`floater.pretrained.FAMILIES`), or one that
-            contains such models; changed in place.
+        model: a model of `transformers` of a listed family (`floater.pretrained.FAMILIES`), one that reads
+            text and has projections q_proj, k_proj and v_proj (or query, key and value; q, k and v; q_lin,
+            k_lin and v_lin), or one that contains such models; changed in place.
         blocks: "all", "input" (the first) or a list of block indices, in each encoder and decoder.
-        projections: some of "query", "key" and "value"; or, for a model of another family, a mapping (or
+        projections: some of "query", "key" and "value"; or, for another model, a mapping (or
             the pairs of one) from these to the names of the projections in its attention modules, with the
             same name for parts of one projection, in the order of its output.
         start: "zero", or "small", by which b(0) and the weights of h are small random numbers.

@@ -1,0 +1,141 @@
+"""Models whose attention has a common layout are plugged without a description of their family."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import CONFIG_MAPPING, PreTrainedModel
+
+import floater
+from floater.pretrained import FAMILIES, PlugError
+
+from . import zoo
+
+LAYOUTS = (
+    ("query", "key", "value"),
+    ("q", "k", "v"),
+    ("q_proj", "k_proj", "v_proj"),
+    ("q_lin", "k_lin", "v_lin"),
+)
+PARTS = "query", "key", "value"
+CROSS = {"crossattention", "encoder_attn", "EncDecAttention", "cross_attn", "cross_attention"}
+LENGTH = 12
+
+
+def inputs(model: Any) -> dict[str, Tensor]:
+    """Two texts, one of them padded on the right."""
+    ids = zoo.text(2, LENGTH)
+    mask = torch.ones_like(ids)
+    mask[0, 9:] = 0
+    decoder = {"decoder_input_ids": ids[:, :6]} if model.config.is_encoder_decoder else {}
+    return {"input_ids": ids, "attention_mask": mask, **decoder}
+
+
+@torch.no_grad()
+def output(model: Any) -> Tensor:
+    result: Tensor = model(**inputs(model))[0]
+    return result
+
+
+def attention_of_texts(model: nn.Module) -> list[tuple[str, nn.Module, tuple[str, ...]]]:
+    """Return the attention modules with one of the layouts in models that read texts, with their paths."""
+    bodies = {path: part for path, part in model.named_modules() if isinstance(part, PreTrainedModel)}
+    attentions = []
+    for path, module in model.named_modules():
+        layouts = [names for names in LAYOUTS if {*names} <= {name for name, _ in module.named_children()}]
+        body = max((other for other in bodies if f"{path}.".startswith(f"{other}.".lstrip("."))), key=len)
+        if layouts and "input_ids" in inspect.signature(type(bodies[body]).forward).parameters:
+            attentions.append((path, module, layouts[0]))
+    return attentions
+
+
+@torch.no_grad()
+def add_by_hooks(model: Any, flows: Any) -> None:
+    """Add the vectors of the flows to the outputs of the projections of a model that was never plugged."""
+    sites = {name: torch.arange(6 if name == "decoder" else LENGTH)[None] for name in flows.layout}
+    vectors = {
+        (site, *key): field.at(*key)
+        for site, positions in sites.items()
+        for field in flows(site, positions).values()
+        for key in field.keys
+    }
+    blocks: dict[str, int] = {}
+    for path, module, names in attention_of_texts(model):
+        cross = not CROSS.isdisjoint(path.split("."))
+        site = next((part for part in ("decoder", "encoder") if part in sites and part in path), "tokens")
+        blocks[site] = blocks.get(site, -1) + (not cross)
+        for name, part in zip(names, PARTS, strict=True):
+            if cross and part == "query":
+                added = vectors[site, blocks[site], "cross_query"]
+            else:
+                added = vectors["cross" if cross else site, blocks[site], part]
+            module.get_submodule(name).register_forward_hook(lambda _, args, out, added=added: out + added)
+
+
+def check(name: str) -> Any:
+    """Return a plugged model, equal to one to whose projections the vectors are added by hooks."""
+    import tiny_configs
+
+    kind = type(CONFIG_MAPPING[name]())
+    model, other = (tiny_configs.build(kind).eval() for _ in range(2))
+    plain = output(model)
+    floater.plug(model)
+    assert torch.equal(output(model), plain)
+    zoo.noisy(model)
+    actual = output(model)
+    assert (actual - plain).abs().max() > 1e-4
+    add_by_hooks(other, model.floater)
+    torch.testing.assert_close(actual, output(other), atol=2e-5, rtol=1e-4)
+    return model
+
+
+@pytest.mark.parametrize(
+    "name", ["mixtral", "camembert", "gptj", "granite", "mbart", "mt5", "opt", "smolvlm", "xlm"]
+)
+def test_every_projection_gets_its_vectors(name: str, tmp_path: Path) -> None:
+    assert name not in FAMILIES
+    model = check(name)
+    expected = output(model)
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(output(type(model).from_pretrained(tmp_path).eval()), expected)
+    floater.bake(model, LENGTH)
+    torch.testing.assert_close(output(model), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_every_class_that_is_plugged_by_its_names() -> None:
+    """Two minutes of a core."""
+    import tiny_configs
+
+    checked = []
+    for name, kind in tiny_configs.classes().items():
+        try:
+            model = tiny_configs.build(kind).eval()
+            runs_alike = torch.equal(output(model), output(model))
+            floater.plug(model)
+            sites = {*model.floater.layout}
+        except Exception:  # other inputs than texts, refused, or not built
+            continue
+        if (
+            model.config.model_type not in FAMILIES
+            and runs_alike
+            and sites <= {"tokens", "cross", "encoder", "decoder"}
+        ):
+            check(name)
+            checked.append(name)
+    assert len(checked) > 200
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text", "longformer", "deepseek_v3", "nystromformer"])
+def test_what_is_no_plain_projection_is_refused(name: str) -> None:
+    """Queries beside a gate, chunks of tokens, keys of low rank, and landmarks."""
+    import tiny_configs
+
+    model = tiny_configs.build(type(CONFIG_MAPPING[name]()))
+    with pytest.raises(PlugError, match=rf"the model types '{name}' in floater.*projections="):
+        floater.plug(model)
