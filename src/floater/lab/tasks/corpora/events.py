@@ -143,7 +143,10 @@ def _table(name: str, columns: Columns) -> pa.Table:
     for column in wanted:
         if there.count(column) != 1:
             how = "two columns" if column in there else "no column"
-            raise DataError(f"{name} has {how} '{column}'; it has: {', '.join(there)} (data.columns)")
+            raise DataError(
+                f"{name} has {how} '{column}'; it has: {', '.join(there)}; choose one: "
+                "data.columns.ROLE=NAME, of a trained run --columns ROLE=NAME"
+            )
     return table
 
 
@@ -199,7 +202,7 @@ def _checked(name: str, sequence: EventSequence, columns: Columns) -> EventSeque
         index = int(np.argmax(np.diff(times) < 0)) + 1
         raise DataError(
             f"{where}: event {index} ({times[index]:.17g}) is earlier than event {index - 1} "
-            f"({times[index - 1]:.17g}); times must not fall"
+            f"({times[index - 1]:.17g}); times must not fall: sort the rows of each sequence by time"
         )
     if "" in sequence.types:
         raise DataError(f"{where}: event {sequence.types.index('')} has no type")
