@@ -117,6 +117,8 @@ def test_advice_leads_to_the_part_that_reads_text() -> None:
         with pytest.raises(PlugError, match=r"; plug the part that reads text, 'text_model'$"):
             floater.plug(model, **options)
     assert "unchanged: vision_model" in str(floater.plug(model))
+    floater.unplug(model)
+    floater.plug(model.text_model, projections=table)
 
 
 def test_a_sequence_of_modules_is_no_model() -> None:

@@ -102,15 +102,14 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
         family = FAMILIES.get(kind)
         if table is not None:
             family = replace(family or Family(()), attention=from_table(table), cross=None)
-        elif family is None:
-            family = _by_names(body, path, inner)
-        if family is None:
+        where = body, path, inner
+        spec = _spec_by_names(*where) if family is None else _body_spec(*where, family)
+        if spec is None:
             unknown.append(f"'{kind}'")
             continue
-        spec = _body_spec(body, path, inner, family)
         if spec.projections:
             specs.append(spec)
-        names = sorted({part.module for part in (*family.attention, *(family.cross or ()))})
+        names = sorted({part.module for part in (*spec.family.attention, *(spec.family.cross or ()))})
         searched.append(f"modules of {type(body).__name__} that hold {', '.join(names)}")
     if not specs:
         if unknown:
@@ -171,28 +170,27 @@ def is_inside(path: str, outer: str) -> bool:
     return not outer or f"{path}.".startswith(f"{outer}.")
 
 
-def _by_names(body: PreTrainedModel, path: str, inner: Sequence[str]) -> Family | None:
-    """Return the family of a body that reads text, by the names of its projections; None if that is unclear.
+def _spec_by_names(body: PreTrainedModel, path: str, inner: Sequence[str]) -> BodySpec | None:
+    """Return the description of a body that reads text, by the names of its projections; None if unclear.
 
     Exactly one of the layouts has to occur, with queries as wide as the heads that share the keys: the
     projection of queries of some models also returns a gate.
     """
     if not reads_text(body) or body.config.model_type in OTHERWISE:
         return None
-    families = []
-    for layout in LAYOUTS:
-        try:
-            spec = _body_spec(body, path, inner, Family(layout))
-        except PlugError:
+    try:
+        specs = [_body_spec(body, path, inner, Family(layout)) for layout in LAYOUTS]
+    except PlugError:
+        return None
+    specs = [spec for spec in specs if spec.projections]
+    if len(specs) != 1:
+        return None
+    projections = specs[0].projections  # queries, keys and values of each attention module in turn
+    for query, key in zip(projections[::3], projections[1::3], strict=True):
+        attention = body.get_submodule(query.path.rpartition(".")[0])
+        if query.widths[0] != key.widths[0] * _heads_of_a_key(body.config, attention):
             return None
-        if spec.projections:
-            families.append(spec.family)
-            widths = {part.path: part.widths[0] for part in spec.projections}
-            for name in {part.path.rpartition(".")[0] for part in spec.projections}:
-                query, key, _ = (widths[f"{name}.{part.module}"] for part in layout)
-                if query != key * _heads_of_a_key(body.config, body.get_submodule(name)):
-                    return None
-    return families[0] if len(families) == 1 else None
+    return specs[0]
 
 
 def _heads_of_a_key(config: Any, attention: nn.Module) -> int:

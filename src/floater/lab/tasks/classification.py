@@ -143,7 +143,7 @@ class Classification(FineTuning):
         if data.valid is None:
             return Splits(train, data.part(every, "valid"))
         valid = read_texts(with_split(data.valid, "valid"), data.columns, classes=classes)
-        warn_of_shared([text.id for text in train], [text.id for text in valid], "texts")
+        warn_of_shared(train, valid, lambda text: text.id, "texts")
         return Splits(train, valid)
 
     def read_test(self, settings: Any, source: Any, *, labelled: bool = True) -> list[Text]:

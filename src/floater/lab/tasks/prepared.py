@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 logger = logging.getLogger(__name__)
+
+Example = TypeVar("Example")
 
 
 class Splits(NamedTuple):
@@ -36,15 +38,19 @@ class Prepared:
     valid: Any
 
 
-def warn_of_shared(train: Iterable[Hashable], valid: Sequence[Hashable], what: str) -> None:
+def warn_of_shared(
+    train: Iterable[Example], valid: Iterable[Example], key: Callable[[Example], Hashable], what: str
+) -> None:
     """Warn of validation examples that are training examples, too: their scores are no measure of a model.
 
     Args:
-        train: what identifies each training example.
-        valid: what identifies each validation example.
+        train: training examples.
+        valid: validation examples.
+        key: function from an example to what identifies it.
         what: noun for the examples, in the plural.
     """
-    trained = {*valid}.intersection(train)
-    if shared := sum(example in trained for example in valid):
-        count = f"{shared:,} of {len(valid):,}"
+    asked = [key(example) for example in valid]
+    trained = {*asked}.intersection(map(key, train))
+    if shared := sum(example in trained for example in asked):
+        count = f"{shared:,} of {len(asked):,}"
         logger.warning("%s validation %s are in the training data, too", count, what)

@@ -138,8 +138,7 @@ class Tagging(Task):
             return [*chain(*parts)]
 
         train, valid = (sentences(getattr(settings.data, name), name) for name in ("train", "valid"))
-        words = [[tuple(sentence.words) for sentence in part] for part in (train, valid)]
-        warn_of_shared(words[0], words[1], "sentences")
+        warn_of_shared(train, valid, lambda sentence: tuple(sentence.words), "sentences")
         return Splits(train, valid)
 
     def read_test(

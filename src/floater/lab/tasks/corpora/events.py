@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from floater.errors import DataError, reason
+from floater.lab.tasks.corpora.tables import columns_advice
 from floater.lab.tasks.corpora.text import read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
@@ -144,8 +145,7 @@ def _table(name: str, columns: Columns) -> pa.Table:
         if there.count(column) != 1:
             how = "two columns" if column in there else "no column"
             raise DataError(
-                f"{name} has {how} '{column}'; it has: {', '.join(there)}; choose one: "
-                "data.columns.ROLE=NAME, of a trained run --columns ROLE=NAME"
+                f"{name} has {how} '{column}'; it has: {', '.join(there)}; {columns_advice('ROLE')}"
             )
     return table
 

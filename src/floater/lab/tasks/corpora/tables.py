@@ -250,19 +250,20 @@ class _Choice:
                 if others:
                     raise DataError(
                         f"{where}: columns '{chosen[role]}' and '{others[0]}' may both be that of role "
-                        f"'{role}'; {_advice(role)}"
+                        f"'{role}'; {columns_advice(role)}"
                     )
             elif len(header) == 1 and [*self.roles] == [role]:
                 chosen[role] = header[0]
             elif role not in self.optional:
                 shown = ", ".join(map(repr, header[:12])) + ", ..." * (len(header) > 12)
                 raise DataError(
-                    f"{where}: no column '{role}' or the like; there are: {shown}; {_advice(role)}"
+                    f"{where}: no column '{role}' or the like; there are: {shown}; {columns_advice(role)}"
                 )
         return {role: chosen[role] for role in (*self.roles, *self.optional) if role in chosen}
 
 
-def _advice(role: str) -> str:
+def columns_advice(role: str) -> str:
+    """Return how a person names the column of a role, for messages."""
     return f"choose one: data.columns.{role}=NAME, of a trained run --columns {role}=NAME"
 
 

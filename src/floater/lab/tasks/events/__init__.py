@@ -55,8 +55,7 @@ class Events(Task):
         if not data.valid:
             return Splits(train, data.part(every, "valid"))
         valid = _read(data.valid, data)
-        keys = [[(sequence.id, sequence.times.tobytes()) for sequence in part] for part in (train, valid)]
-        warn_of_shared(keys[0], keys[1], "sequences")
+        warn_of_shared(train, valid, lambda each: (each.id, each.times.tobytes()), "sequences")
         return Splits(train, valid)
 
     def question(self, settings: EventsSettings, metric: str, test: Mapping[str, Any] | None) -> Any:

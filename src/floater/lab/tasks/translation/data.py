@@ -57,8 +57,8 @@ def load_corpus(data: Data) -> tuple[Pairs, Pairs]:
     for name, pairs in (("training", train), ("validation", valid)):
         skipped = f"; {pairs.skipped} with an empty side skipped" if pairs.skipped else ""
         logger.info("%s %s pairs%s", f"{len(pairs.source):,}", name, skipped)
-    trained = zip(train.source, train.target, strict=True)
-    warn_of_shared(trained, [*zip(valid.source, valid.target, strict=True)], "pairs")
+    trained, validating = (zip(pairs.source, pairs.target, strict=True) for pairs in (train, valid))
+    warn_of_shared(trained, validating, tuple, "pairs")
     return train, valid
 
 
