@@ -213,6 +213,11 @@ def test_padding_stands_where_the_last_event_before_it_does():
         ),
         (TIMES / 0.0, "row 0: time 0 is nan; every time must be finite"),
         (TIMES[0], r"times are \(4,\), the mask \(4,\); they must be \(batch, length\)"),
+        ([[1, 2]], "times are a list; they must be a tensor of integers or float64"),
+        (TIMES > 0, r"times are torch\.bool; they must be a tensor of integers or float64"),
+        (torch.tensor([[-(2**62), 2**62]]), "row 0: time 1 is too far from the first one"),
+        (torch.tensor([[2**63 - 1, -(2**63)]]), "row 0: time 1 is too far from the first one"),
+        (torch.tensor([[-1e308, 1e308]], dtype=torch.float64), "row 0: time 1 is too far"),
     ],
 )
 def test_events_that_cannot_stand_anywhere(times, message):
@@ -276,3 +281,8 @@ def test_positions_are_a_tree_of_their_tensors():
     assert (again.group, again.below) == (positions.group, positions.below)
     saved = pytree.treespec_dumps(structure)
     assert pytree.treespec_loads(saved) == structure
+
+
+def test_a_mask_under_vmap_is_refused():
+    with pytest.raises(ValueError, match=r"torch\.func\.vmap is over the attention mask"):
+        torch.func.vmap(lambda mask: Positions.from_mask(mask[None]).query)(torch.ones(2, 3))

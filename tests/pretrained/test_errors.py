@@ -25,6 +25,7 @@ from transformers import (
 )
 
 import floater
+from floater import Positions
 from floater.encodings import PositionError
 from floater.pretrained import FAMILIES, PlugError
 
@@ -284,3 +285,11 @@ def test_names_that_are_taken() -> None:
     model.floater = nn.Identity()
     with pytest.raises(PlugError, match="not from this library"):
         floater.plug(model)
+
+
+@pytest.mark.parametrize("name", ["positions", "times"])
+def test_positions_of_this_library_are_not_read_by_a_plugged_model(name: str) -> None:
+    model, ids = zoo.build("llama"), zoo.text()
+    floater.plug(model)
+    with pytest.raises(PlugError, match=f"LlamaModel does not take {name}; pass position_ids"):
+        model(input_ids=ids, **{name: Positions.arange(ids.shape[1])})

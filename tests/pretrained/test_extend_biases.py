@@ -107,3 +107,18 @@ def test_biases_and_cached_keys(name: str) -> None:
         begin = model(ids[:, :50], attention_mask=mask[:, :50], use_cache=True).past_key_values
         end = model(ids[:, 50:], attention_mask=mask, past_key_values=begin).logits
     torch.testing.assert_close(end, whole[:, 50:], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "t5"])
+def test_compiled_code_of_any_length_continues_biases(name: str) -> None:
+    """Dynamo failed on the ends of distances, which are symbols, from the second length on."""
+    model = build(name)
+    floater.extend(model, 128, **({"trained": 32} if name == "t5" else {}))
+    run = torch.compile(model, backend="eager", dynamic=True)
+    for length in (20, 40, 70, 100):
+        inputs = {"input_ids": zoo.text(1, length)}
+        if name == "t5":
+            inputs["decoder_input_ids"] = inputs["input_ids"]
+        with torch.no_grad():
+            expected = zoo.output(model, **inputs)
+            torch.testing.assert_close(zoo.output(run, **inputs), expected, atol=1e-5, rtol=1e-5)

@@ -22,6 +22,9 @@ def token_indices(valid: Tensor) -> tuple[Tensor | None, int | None]:
     Returns:
         (batch or 1, S) integers, None if there is no padding; and the largest index, None in compiled code.
 
+    Raises:
+        ValueError: if `torch.func.vmap` is over the mask, which then cannot be read.
+
     Example:
         >>> token_indices(torch.tensor([[True, True, True], [True, True, False]]))
         (tensor([[0, 1, 2]]), 2)
@@ -34,6 +37,11 @@ def token_indices(valid: Tensor) -> tuple[Tensor | None, int | None]:
     same = ((index == shared) | ~valid).all()
     if torch.compiler.is_compiling():
         return torch.where(same, shared, index), None
+    if torch._C._functorch.is_batchedtensor(valid):
+        raise ValueError(
+            "torch.func.vmap is over the attention mask, which decides on positions and cannot be read then; "
+            "map over texts without padding, or pass the batch as it is"
+        )
     whole, alike, last = torch.stack((valid.all().long(), same.long(), index.max())).tolist()
     return (None if whole else shared if alike else index), last
 
@@ -101,6 +109,9 @@ def elapsed_positions(times: Tensor, valid: Tensor | None, time_per_position: fl
     Raises:
         ValueError: as `Positions.events`.
     """
+    if not isinstance(times, Tensor) or times.dtype == torch.bool or times.is_complex():
+        kind = str(times.dtype) if isinstance(times, Tensor) else f"a {type(times).__name__}"
+        raise ValueError(f"times are {kind}; they must be a tensor of integers or float64")
     valid = torch.ones_like(times, dtype=torch.bool) if valid is None else valid
     if times.ndim != 2 or valid.shape != times.shape:
         raise ValueError(
@@ -118,7 +129,13 @@ def elapsed_positions(times: Tensor, valid: Tensor | None, time_per_position: fl
     # integers are subtracted as such: float64 does not hold stamps of nanoseconds
     counts = widened(times)
     first = counts.gather(1, valid.long().argmax(1, keepdim=True))
-    elapsed = (counts - first).to(torch.float64).masked_fill(~valid, 0.0)
+    elapsed = (counts - first).masked_fill(~valid, 0)
+    far = valid & ((elapsed > 0) != (counts > first))  # the difference of integers wraps around
+    elapsed = elapsed.to(torch.float64)
+    far |= (elapsed / time_per_position).isinf()
+    if bool(far.any()):
+        row, index = far.nonzero()[0].tolist()
+        raise ValueError(f"row {row}: time {index} is too far from the first one to be a position")
     reached = elapsed.cummax(1).values
     if bool((falls := valid & (elapsed < reached)).any()):
         row, index = falls.nonzero()[0].tolist()

@@ -92,6 +92,9 @@ class Body:
         arguments = {**dict(zip(self.names, args, strict=False)), **kwargs}
         arguments = {name: value for name, value in arguments.items() if value is not None}
         check_packed(arguments, getattr(module, "config", None), PlugError)
+        for name in ("positions", "times"):
+            if name in arguments and name not in self.names:
+                raise PlugError(f"{type(module).__name__} does not take {name}; pass position_ids")
         if not torch.compiler.is_compiling():
             paths = [injection.path for injection in self.injections]
             check_adapters(self.root, module, paths)

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
-from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed, embed
+from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed, embed, refuse
 from floater.transformer.stacks import Encoder
 
 POSITION_SOURCES = ("length", "index")
@@ -122,9 +122,8 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 0))
         self.post_init()
 
-    def sentence_vectors(self, words: Tensor) -> Tensor:
-        """Return a vector for each sentence (N, W) of word ids, padded on the right: (N, dim)."""
-        mask = words.ne(self.config.pad_token_id or 0)
+    def sentence_vectors(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Return a vector (N, dim) for each sentence of word ids (N, W); the mask (N, W) bool is of words."""
         order = mask.sum(1).argsort(stable=True)
         vectors = []
         for rows in order.chunk(GROUPS):
@@ -135,7 +134,12 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         return torch.cat(vectors)[order.argsort()]
 
     def forward(
-        self, words: Tensor, sentences: Tensor, labels: Tensor | None = None, **kwargs: Any
+        self,
+        words: Tensor,
+        sentences: Tensor,
+        labels: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Return logits of documents.
 
@@ -143,15 +147,24 @@ class FloaterForDocuments(FloaterPreTrainedModel):
             words: (N, W) ids of the words of all sentences, padded on the right.
             sentences: (batch, S) the rows of each document's sentences, -1 after the last.
             labels: (batch,), for a loss.
+            attention_mask: (N, W), non-zero where there is a word; None for all ids but that of padding.
             kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
             `logits` (batch, labels), and with labels the mean `loss`.
+
+        Raises:
+            TypeError: if an argument is unknown.
+            ValueError: if the padding of a sentence is not on the right.
         """
+        refuse(self, kwargs)
+        there = words.ne(self.config.pad_token_id or 0) if attention_mask is None else attention_mask.bool()
+        if bool((there[:, 1:] & ~there[:, :-1]).any()):
+            raise ValueError("words are padded on the left or between; padding must be on the right")
         mask, rows = sentences >= 0, sentences.clamp(min=0)
-        lengths = words.ne(self.config.pad_token_id or 0).sum(1)[rows]
+        lengths = there.sum(1)[rows]
         unit = self.config.sentence_length if self.config.position_source == "length" else None
-        x = self.sentence_vectors(words)[rows]
+        x = self.sentence_vectors(words, there)[rows]
         hidden = self.encoder(x, sentence_positions(lengths, mask, unit).but(key_valid=mask))
         logits = self.classifier(self.dropout(mean(hidden, mask)))
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)

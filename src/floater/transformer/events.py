@@ -4,7 +4,9 @@ ones."""
 # mypy: disable-error-code="no-untyped-call,untyped-decorator"
 # (the base classes of transformers are untyped)
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from transformers.utils.generic import ModelOutput
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
-from floater.transformer.base import FloaterPreTrainedModel, embed
+from floater.transformer.base import FloaterPreTrainedModel, embed, refuse
 from floater.transformer.stacks import Encoder
 from floater.transformer.time_distributions import NARROWEST, Gaps, LogNormalMixture, PiecewiseHazard
 
@@ -48,7 +50,7 @@ class EventsConfig(FloaterConfig):
         scales: standard deviations of the values.
 
     Raises:
-        ValueError: if a choice is not valid.
+        ValueError: if a choice or a number is not valid.
 
     Example:
         >>> EventsConfig.preset("tiny", types=["badge"], time_per_position=5.4).model_type
@@ -81,7 +83,38 @@ class EventsConfig(FloaterConfig):
         for name, valid in (("goal", GOALS), ("position_source", POSITION_SOURCES), ("head", HEADS)):
             if getattr(self, name) not in valid:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; valid: {', '.join(valid)}")
+        mean, std = self.log_gap if self.log_gap and len(self.log_gap) == 2 else (math.nan, math.nan)
+        edges, count = self.edges or [0.0, 1.0], len(self.features or ())
+        fewest = 2 if self.head == "hazard" else 1
+        for name, right, wanted in (
+            ("components", self.components >= 1, "at least 1"),
+            ("unit", 0 < self.unit < math.inf, "a positive number"),
+            ("time_per_position", 0 < self.time_per_position < math.inf, "a positive number"),
+            ("resolution", 0 <= self.resolution < math.inf, "a number of at least 0"),
+            (
+                "log_gap",
+                self.log_gap is None or (abs(mean) < math.inf and 0 < std < math.inf),
+                "a mean and a positive deviation",
+            ),
+            (
+                "edges",
+                len(edges) >= fewest and edges[0] == 0 and _grow(edges),
+                f"at least {fewest} growing numbers, the first 0",
+            ),
+            ("means", _each(self.means, count, -math.inf), f"{count} numbers, one for each feature"),
+            ("scales", _each(self.scales, count, 0.0), f"{count} positive numbers, one for each feature"),
+        ):
+            if not right:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {wanted}")
         super().__post_init__(**kwargs)
+
+
+def _grow(edges: list[float]) -> bool:
+    return all(low < high < math.inf for low, high in pairwise(edges))
+
+
+def _each(values: list[float] | None, count: int, above: float) -> bool:
+    return values is None or (len(values) == count and all(above < value < math.inf for value in values))
 
 
 @dataclass
@@ -90,7 +123,7 @@ class EventsOutput(ModelOutput):
 
     Args:
         nll: nats of each event (batch, T), zero where nothing is predicted: at the first event and padding;
-            for values (batch, T, features), zero where a value is shown or was not observed.
+            for values (batch, T, features), zero where a value is not asked, and at padding.
         nll_gap: the part of `nll` (batch, T) that belongs to the time.
         type_logits: (batch, T, types) of the event after each.
         raw: raw parameters of the distribution of the time to the next event (batch, T, ...).
@@ -175,14 +208,20 @@ class FloaterForEvents(FloaterPreTrainedModel):
             kwargs: arguments that Hugging Face passes along; others are refused.
 
         Raises:
+            PositionError: if times are spaced by a reading rule, and positions exceed its length.
+            TypeError: if an argument is unknown.
             ValueError: if times are not finite or decrease, two are the same and the resolution is 0, or the
                 padding is not on the right.
         """
+        refuse(self, kwargs)
         mask = torch.ones_like(types, dtype=torch.bool) if mask is None else mask.bool()
         if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
             raise ValueError("events are padded on the left or between; padding must be on the right")
         # no event attends to the padding after it, and attention without a mask is faster
         positions = event_positions(self.config, times, mask).but(key_valid=None)
+        # spaced by a length that is declared: that of the sequence would tell how much time is to come
+        rule = self.encoder.rule(None)
+        (positions,) = self.encoder.timed(rule, positions, batch=len(types), apart=True)
         times = _exact(times).masked_fill(~mask, 0)
         elapsed = (times.diff() / self.config.unit).clamp(min=self.config.resolution).float()
         follows = mask[:, 1:]
@@ -265,8 +304,10 @@ class FloaterForSeries(FloaterPreTrainedModel):
             kwargs: arguments that Hugging Face passes along; others are refused.
 
         Raises:
+            TypeError: if an argument is unknown.
             ValueError: if times are not finite.
         """
+        refuse(self, kwargs)
         config = self.config
         mask = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask
         mask, shown = mask.bool(), shown.bool() & mask.bool().unsqueeze(-1)
@@ -286,9 +327,10 @@ class FloaterForSeries(FloaterPreTrainedModel):
         width = F.softplus(width) + NARROWEST
         nll = None
         if asked is not None:
-            wanted = torch.where(asked.bool(), (values - mean) / scale, 0.0)
+            asked = asked.bool() & mask.unsqueeze(-1)
+            wanted = torch.where(asked, (values - mean) / scale, 0.0)
             density = Normal(middle, width, validate_args=False).log_prob(wanted) - scale.log()
-            nll = torch.where(asked.bool(), -density, 0.0)
+            nll = torch.where(asked, -density, 0.0)
         return EventsOutput(nll=nll, mean=middle * scale + mean, std=width * scale)
 
 

@@ -30,7 +30,8 @@ class Reading:
     read times in training do so here, too, but after "stretch" read true distances. With `interpolate` a
     model without random times does so, too, with T = N0 = training length (position interpolation, Chen et
     al. 2023). N is declared, or the length of each text; an encoder-decoder takes the longer side. It must
-    not change once keys are cached, or the encoder has run separately: then it is N0 unless declared.
+    not change once keys are cached, the encoder has run separately, or the times of later events are to be
+    predicted: then it is N0 unless declared.
 
     **Grouped distances**: a distance d above w counts as w + (d - w) / G, rounded down for whole positions
     (Jin et al. 2024, Self-Extend; Su 2023, leaky ReRoPE), in biases of distances.
@@ -236,8 +237,8 @@ def spaced(
         times: random times that the model was trained with, or None.
         length: training length in tokens.
         several: positions that share a length, as source and target do.
-        apart: whether other keys are, or will be, at times of the same rule: cached ones, or those of an
-            encoder that ran in a call of its own.
+        apart: whether other keys are, or will be, at times of the same rule: cached ones, those of an encoder
+            that ran in a call of its own, or later events.
 
     Returns:
         The positions with times; unchanged if no rule applies, or if they have times already.
@@ -267,7 +268,7 @@ def spaced(
         limit_source = (
             "its length was declared as"
             if reading.length is not None
-            else "no length was declared, and with a cache or given encoder outputs the limit is then"
+            else "no length was declared, and before all tokens are known the limit is then"
         )
         raise PositionError(
             f"a text has {count} tokens, but {limit_source} {most_tokens}; declare the longest it may become "

@@ -34,6 +34,7 @@ from floater.flow import (
 from floater.positions import Positions
 
 _GRID = 16  # times of a clock from one position to the next between which vectors are interpolated
+_MOST = 2**17  # positions of such a grid, whose vectors are all in memory
 _STARTS = {
     "self": ("query", "key", "value"),
     "decoder": ("query", "key", "value", "cross_query"),
@@ -257,6 +258,11 @@ class Floater(PositionModel):
     def prepare_times(self, positions: Positions) -> FloaterState:
         """Return sinusoids at the positions, and the vectors at a grid of times; see `TimedVectors`."""
         last = int(positions.key.max()) + 1 if positions.key.numel() else 1
+        if last > _MOST:
+            raise PositionError(
+                f"a clock reads the flow on a grid up to the last position, which is {last - 1:,}; it must "
+                f"be below {_MOST:,}: give times in a longer unit, or leave out the clock"
+            )
         index = torch.arange(2 * last * _GRID + 2, dtype=torch.float64, device=positions.key.device)
         if any(isinstance(flow, BakedFlow) for flow in self.flows):
             raise PositionError("a clock reads the flow between positions, where a baked one has no vectors")

@@ -45,5 +45,8 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
         raise no_directory(run)
     if arguments.trust_code:
         trust(run)
-    columns = (f"data.columns.{role}={json.dumps(name)}" for role, name in arguments.columns)
-    return from_run(run, [*columns])
+    columns = [
+        f"data.columns.{role}={json.dumps(name.split(',') if role == 'values' else name)}"
+        for role, name in arguments.columns
+    ]
+    return from_run(run, columns)

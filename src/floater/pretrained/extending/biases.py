@@ -59,12 +59,11 @@ def continued_bias(flow: FlowBias, trained: Bias, distances: range, old: int, de
     near = trained(delta.clamp(1 - old, old - 1))
     if -old < distances.start and distances.stop <= old:
         return near
-    every = range(min(distances.start, 1 - old), max(distances.stop, old))
-    solved = flow(every, device).to(near.dtype)
-    first, last = solved[every.index(1 - old)], solved[every.index(old - 1)]
-    change = solved[every.index(distances[0]) :][: len(distances)] - torch.where(
-        delta[:, None] > 0, last, first
-    )
+    start = min(distances.start, 1 - old)  # differences, as compiled code with symbolic ends has no index
+    solved = flow(range(start, max(distances.stop, old)), device).to(near.dtype)
+    first, last = solved[1 - old - start], solved[old - 1 - start]
+    change = solved[distances.start - start : distances.stop - start]
+    change = change - torch.where(delta[:, None] > 0, last, first)
     return torch.where((delta.abs() >= old)[:, None], near + change, near)
 
 

@@ -73,10 +73,10 @@ def test_documents_are_read_alone_and_padding_changes_nothing(position_source: s
 @torch.no_grad()
 def test_a_sentence_vector_is_the_mean_over_its_words_encoded_alone() -> None:
     built = model()
-    vectors = built.sentence_vectors(BATCH["words"])
+    vectors = built.sentence_vectors(BATCH["words"], BATCH["words"] != 0)
     for row, vector in zip(BATCH["words"], vectors, strict=True):
         ids = row[row > 0]
-        torch.testing.assert_close(built.sentence_vectors(ids[None])[0], vector)
+        torch.testing.assert_close(built.sentence_vectors(ids[None], ids[None] != 0)[0], vector)
 
 
 @torch.no_grad()
@@ -88,7 +88,8 @@ def test_random_times_and_the_reading_are_those_of_sentences() -> None:
     with torch.no_grad():
         plain = model(position="alibi", position_source="index")
         grouped = model(position="alibi", position_source="index", reading={"group": [1, 2]})
-        assert torch.equal(plain.sentence_vectors(BATCH["words"]), grouped.sentence_vectors(BATCH["words"]))
+        words = BATCH["words"], BATCH["words"] != 0
+        assert torch.equal(plain.sentence_vectors(*words), grouped.sentence_vectors(*words))
 
 
 def test_lengths_matter_to_the_clock_of_lengths_only() -> None:
@@ -366,3 +367,16 @@ def test_the_shipped_configurations_are_some(path: Path, tmp_path: Path) -> None
     assert first == f"# floater train configs/documents/{path.name} run={shipped.run}"
     (tmp_path / "config.yaml").write_text(dump(shipped), encoding="utf-8")
     assert load(DocumentsSettings, tmp_path / "config.yaml") == shipped
+
+
+@torch.no_grad()
+def test_a_mask_of_words_is_that_of_padding() -> None:
+    built = model()
+    words, mask = BATCH["words"].clone(), (BATCH["words"] != 0).long()
+    words[mask == 0] = 5
+    expected = built(BATCH["words"], BATCH["sentences"]).logits
+    assert torch.equal(built(words, BATCH["sentences"], attention_mask=mask).logits, expected)
+    with pytest.raises(ValueError, match="padding must be on the right"):
+        built(words, BATCH["sentences"], attention_mask=mask.flip(1))
+    with pytest.raises(TypeError, match="does not take position_ids"):
+        built(words, BATCH["sentences"], position_ids=torch.arange(3))

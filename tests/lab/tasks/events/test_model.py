@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from floater.encodings import PositionError
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
@@ -214,3 +215,62 @@ def test_the_gap_is_embedded_in_the_precision_of_the_model(dtype):
 def test_no_event_has_no_likelihood(gap_feature):
     output = events(gap_feature=gap_feature)(TYPES[:, :0], TIMES[:, :0])
     assert output.nll.shape == output.nll_gap.shape == (2, 0)
+
+
+SPACED = [
+    *({"times": {"mode": mode, "max_scale": 2.0}} for mode in ("stretch", "shift")),
+    {"reading": {"interpolate": True}},
+    {"reading": {"interpolate": True, "length": 100}},
+]
+
+
+@pytest.mark.parametrize("options", SPACED, ids=str)
+@torch.no_grad()
+def test_no_spacing_of_times_tells_how_much_time_is_to_come(options):
+    """The length of a sequence that is read is that of its future, too; a declared one is not."""
+    model = events(position="sinusoidal", **options)
+    far = TIMES * 8  # to position 48 of the first row, 32 are trained
+    if "length" in options.get("reading", {}) or "times" in options:
+        whole = model(TYPES, far).nll
+        for i in range(1, 5):
+            torch.testing.assert_close(model(TYPES[:, :i], far[:, :i]).nll, whole[:, :i])
+    if "length" not in options.get("reading", {}):
+        with pytest.raises(PositionError, match=r"no length was declared.*declare"):
+            model(TYPES, TIMES * 20)
+
+
+@pytest.mark.parametrize("unknown", ["attention_mask", "time_per_position"])
+def test_unknown_arguments_are_refused(unknown):
+    values = torch.randn(2, 5, 2)
+    for model, arguments in ((events(), (TYPES, TIMES)), (series(), (values, TIMES, torch.ones(2, 5, 2)))):
+        with pytest.raises(TypeError, match=f"does not take {unknown}"):
+            model(*arguments, **{unknown: torch.ones(2, 5)})
+
+
+@torch.no_grad()
+def test_padding_is_not_scored():
+    model, values, shown = series(), torch.randn(1, 5, 2), torch.tensor([1, 1, 1, 0, 0])[None, :, None]
+    mask = torch.tensor([[1, 1, 1, 1, 0]])
+    nll = model(values, TIMES[:1], shown.expand(1, 5, 2), mask, asked=torch.ones(1, 5, 2)).nll
+    assert bool(nll[:, :4].all())
+    assert not bool(nll[:, 4].any())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("components", 0, "at least 1"),
+        ("unit", 0.0, "a positive number"),
+        ("time_per_position", float("nan"), "a positive number"),
+        ("resolution", -5.0, "at least 0"),
+        ("log_gap", [0.0, 0.0], "a positive deviation"),
+        ("log_gap", [0.0], "a positive deviation"),
+        ("edges", [1.0, 2.0], "growing numbers, the first 0"),
+        ("edges", [0.0, 2.0, 2.0], "growing numbers, the first 0"),
+        ("means", [0.0], "2 numbers"),
+        ("scales", [1.0, 0.0], "2 positive numbers"),
+    ],
+)
+def test_wrong_numbers_are_refused(field, value, wanted):
+    with pytest.raises(ValueError, match=rf"{field} is .*it must be .*{wanted}"):
+        EventsConfig(features=["x", "y"], **{field: value})

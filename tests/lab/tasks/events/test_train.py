@@ -361,3 +361,52 @@ def test_times_that_float32_cannot_hold_are_refused(
     scaled_clocks(tmp_path, scale)
     assert main(["train", str(write_config(tmp_path)), override]) == 2
     assert re.search(rf"sequence 'u\d+': .*{message}", capsys.readouterr().err.splitlines()[-1])
+
+
+def test_values_of_a_table_are_named_on_the_command_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_config(
+        folder, "named", data=VALUES | {"train": str(folder / "waves.csv")}, model={"goal": "forecast"}
+    )
+    run = str(tmp_path / "run")
+    assert main(["train", str(config), f"run={run}"]) == 0
+    renamed = tmp_path / "renamed.csv"
+    renamed.write_text((folder / "waves.csv").read_text().replace("id,time,x,y", "id,time,sine,cosine", 1))
+    capsys.readouterr()
+    assert main(["evaluate", run, "--source", str(folder / "waves.csv")]) == 0
+    expected = capsys.readouterr().out
+    columns = ["--columns", "values=sine,cosine"]
+    assert main(["evaluate", run, "--source", str(renamed), *columns]) == 0
+    assert capsys.readouterr().out == expected
+    assert main(["evaluate", run, "--source", str(renamed), "--columns", "values=sine"]) == 2
+    assert "names sine; the model reads x, y, in this order" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"position": "sinusoidal", "times": {"mode": "stretch", "max_scale": 1.5}},
+        {"position": "learned_grid"},
+    ],
+    ids=str,
+)
+def test_positions_up_to_the_last_event_suffice(folder: Path, tmp_path: Path, model: dict[str, Any]) -> None:
+    """The check of causality moved the last event by 100 positions, which these do not have."""
+    TASK.train(
+        settings(
+            folder, model=model | {"max_length": 40}, run=str(tmp_path / "run"), training={"max_steps": 4}
+        )
+    )
+
+
+def test_an_evaluated_sequence_that_cannot_be_read_is_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = write_csv(
+        tmp_path / "far.csv",
+        [("near", 0, "tick"), ("near", 1, "tock"), ("far", 0, "tick"), ("far", 10**30, "tock")],
+        "type",
+    )
+    assert main(["evaluate", str(trained), "--source", str(far)]) == 2
+    assert capsys.readouterr().err.startswith("floater: evaluated sequence 'far' (times 0 to 1e+30): ")

@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from floater.errors import DataError, reason
+from floater.lab.tasks.corpora.event_times import Clock, column_clock, decimal_clock, float64
 from floater.lab.tasks.corpora.tables import columns_advice
 from floater.lab.tasks.corpora.text import read_lines
 
@@ -41,6 +42,8 @@ class Columns:
                 f"type is {self.type!r} and values are {self.values}; name the column of the types, or those "
                 "of the values and type null"
             )
+        if len(set(self.values)) < len(self.values):
+            raise ValueError(f"values are {self.values}; every column must be named once")
 
 
 @dataclass(frozen=True)
@@ -76,8 +79,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     Args:
         source: CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; directory with
             time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a Hugging Face
-            data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Integers and dates that
-            float64 would round, as nanoseconds since 1970, are counted from the first event of a sequence.
+            data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Times that float64 would
+            round, such as dates below seconds, are counted from the first event of a sequence.
         columns: names of the columns of a table.
 
     Raises:
@@ -91,31 +94,30 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     table = _table(name, columns)
     if not table.num_rows:
         raise DataError(f"{name} holds no event")
-    named = table[columns.id].to_pylist()
-    if (lacking := next((i for i, x in enumerate(named) if x is None or x == ""), None)) is not None:
-        raise DataError(f"{name}: row {lacking} (from 0) has no '{columns.id}', so it is of no sequence")
-    ids = np.asarray([str(x) for x in named])
-    times, per_unit = _times(table[columns.time], name, columns.time)
-    exact = times.dtype == np.int64 and (np.abs(times) > 2**53).any()  # float64 would round them
+    ids = table[columns.id].to_pylist()
+    rows_of: dict[str, list[int]] = {}
+    for row, name_of in enumerate(ids):
+        if name_of is None or name_of == "" or name_of != name_of:  # NaN differs from itself
+            raise DataError(f"{name}: row {row} (from 0) has no '{columns.id}', so it is of no sequence")
+        rows_of.setdefault(str(name_of), []).append(row)
+    clock = column_clock(table[columns.time], f"{name}: column '{columns.time}'")
     types = table[columns.type].to_pylist() if columns.type else None
     values = np.empty((len(ids), len(columns.values)))
+    observed = np.empty(values.shape, dtype=bool)
     for i, column in enumerate(columns.values):
-        values[:, i] = _numbers(table[column], name, column)
-    _, first, group = np.unique(ids, return_index=True, return_inverse=True)
-    by_sequence = np.split(np.argsort(group, kind="stable"), np.cumsum(np.bincount(group))[:-1])
-    null = [np.asarray(table[column].is_null()) for column in columns.values]
-    missing = np.stack(null, 1) if null else np.zeros((len(ids), 0), dtype=bool)
+        values[:, i] = float64(table[column], f"{name}: column '{column}'")
+        observed[:, i] = ~np.asarray(table[column].is_null())
     sequences = []
-    for rows in sorted(by_sequence, key=lambda rows: first[group[rows[0]]]):
-        row_types = (
-            tuple("" if types[i] is None else str(types[i]) for i in rows) if types is not None else ()
-        )
-        clock = times[rows]
-        if exact:
-            clock = clock - clock[0]
-        part = clock / per_unit, row_types, values[rows], ~missing[rows]
-        sequences.append(_checked(name, EventSequence(ids[rows[0]], *part), columns))
+    for id, rows in rows_of.items():
+        row_types = () if types is None else tuple(_name(types[row]) for row in rows)
+        sequence = id, clock.of(rows), row_types, values[rows], observed[rows]
+        sequences.append(_checked(name, *sequence, columns))
     return sequences
+
+
+def _name(value: Any) -> str:
+    """Return the name of a type, empty for none."""
+    return "" if value is None or value != value else str(value)  # NaN differs from itself
 
 
 def _table(name: str, columns: Columns) -> pa.Table:
@@ -147,74 +149,45 @@ def _table(name: str, columns: Columns) -> pa.Table:
             raise DataError(
                 f"{name} has {how} '{column}'; it has: {', '.join(there)}; {columns_advice('ROLE')}"
             )
+    times = table[columns.time]
+    if name.endswith((".csv", ".csv.gz")) and pa.types.is_floating(times.type) and not times.null_count:
+        # all the digits, of which float64 holds the first 15
+        options = pa.csv.ConvertOptions(
+            include_columns=[columns.time], column_types={columns.time: pa.string()}
+        )
+        exact = pa.csv.read_csv(name, convert_options=options)[columns.time]
+        table = table.set_column(there.index(columns.time), columns.time, exact)
     return table
 
 
-def _times(column: Any, name: str, called: str) -> tuple[np.ndarray, int]:
-    """Return a column of times, as integers if it has integers or dates, and their number per unit of time.
-
-    Raises:
-        DataError: if the column has no times, or floating-point numbers that round them.
-    """
-    per_unit = 1
-    if pa.types.is_date(column.type):
-        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
-    if pa.types.is_timestamp(column.type):
-        per_unit = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
-        column = column.cast(pa.int64())
-    if pa.types.is_uint64(column.type):
-        try:
-            column = column.cast(pa.int64())
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{name}: column '{called}' has a time above {2**63 - 1:,}") from error
-    if pa.types.is_integer(column.type) and not column.null_count:
-        whole: np.ndarray = column.to_numpy()
-        return whole.astype(np.int64), per_unit
-    if pa.types.is_boolean(column.type):
-        raise DataError(f"{name}: column '{called}' is bool, not times (data.columns.time)")
-    numbers = _numbers(column, name, called)
-    holds = {pa.float16(): 2**11, pa.float32(): 2**24}.get(column.type, np.inf)
-    if (largest := np.abs(numbers).max(initial=0)) > holds:
-        raise DataError(
-            f"{name}: column '{called}' is {column.type}, which holds whole times up to {holds:,} only, and "
-            f"has {largest:.6g}; store it as double or integers"
-        )
-    return numbers / per_unit, 1
-
-
-def _numbers(column: Any, name: str, called: str) -> np.ndarray:
-    """Return a column as float64, NaN where it is empty."""
-    try:
-        numbers: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
-    except pa.ArrowException as error:
-        raise DataError(
-            f"{name}: column '{called}' is {column.type}, not numbers ({' '.join(str(error).split())})"
-        ) from error
-    return numbers
-
-
-def _checked(name: str, sequence: EventSequence, columns: Columns) -> EventSequence:
-    where, times = f"{name}, sequence '{sequence.id}'", sequence.times
+def _checked(
+    name: str,
+    id: str,
+    clock: Clock,
+    types: tuple[str, ...],
+    values: np.ndarray,
+    observed: np.ndarray,
+    columns: Columns,
+) -> EventSequence:
+    where, times = f"{name}, sequence '{id}'", clock.numbers()
     if not np.isfinite(times).all():
         index = int(np.argmin(np.isfinite(times)))
         raise DataError(f"{where}: the time of event {index} is {times[index]}; every time must be finite")
-    if (np.diff(times) < 0).any():
-        index = int(np.argmax(np.diff(times) < 0)) + 1
+    if (fall := clock.falls()) is not None:
         raise DataError(
-            f"{where}: event {index} ({times[index]:.17g}) is earlier than event {index - 1} "
-            f"({times[index - 1]:.17g}); times must not fall: sort the rows of each sequence by time"
+            f"{where}: event {fall} ({clock.shown(fall)}) is earlier than event {fall - 1} "
+            f"({clock.shown(fall - 1)}); times must not fall: sort the rows of each sequence by time"
         )
-    if "" in sequence.types:
-        raise DataError(f"{where}: event {sequence.types.index('')} has no type")
-    wrong = sequence.observed & ~np.isfinite(sequence.values)
+    if "" in types:
+        raise DataError(f"{where}: event {types.index('')} has no type")
+    wrong = observed & ~np.isfinite(values)
     if wrong.any():
         row, feature = np.argwhere(wrong)[0]
         raise DataError(
-            f"{where}: '{columns.values[feature]}' of event {row} is {sequence.values[row, feature]}; "
+            f"{where}: '{columns.values[feature]}' of event {row} is {values[row, feature]}; "
             "leave it empty where it was not observed"
         )
-    sequence.values[~sequence.observed] = 0.0
-    return sequence
+    return EventSequence(id, times, types, np.where(observed, values, 0.0), observed)
 
 
 def _from_lines(folder: Path, columns: Columns) -> list[EventSequence]:
@@ -227,16 +200,16 @@ def _from_lines(folder: Path, columns: Columns) -> list[EventSequence]:
     for line, (time_line, type_line) in enumerate(zip(times, types, strict=True), start=1):
         names = tuple(type_line.split())
         try:
-            at = np.array([float(x) for x in time_line.split()])
+            texts = time_line.split()
+            clock = decimal_clock(texts, np.array([float(text) for text in texts]))
         except ValueError as error:
             raise DataError(f"{folder / TIMES}, line {line}: {error}") from error
-        if len(at) != len(names):
-            raise DataError(f"{folder}, line {line}: {len(at)} times and {len(names)} types")
-        if len(at):
-            none = np.zeros((len(at), 0))
-            sequences.append(
-                _checked(str(folder), EventSequence(str(line), at, names, none, none.astype(bool)), columns)
-            )
+        if len(texts) != len(names):
+            raise DataError(f"{folder}, line {line}: {len(texts)} times and {len(names)} types")
+        if texts:
+            none = np.zeros((len(texts), 0))
+            sequence = str(line), clock, names, none, none.astype(bool)
+            sequences.append(_checked(str(folder), *sequence, columns))
     if not sequences:
         raise DataError(f"{folder} holds no event")
     return sequences

@@ -200,15 +200,23 @@ class Events(Task):
 
         Raises:
             DataError: if the run or the data are not valid, or the window is below 1.
-            PositionError: if the position model does not support a sequence.
+            PositionError: if the position model does not support a sequence; the message names it.
         """
         model, config, settings = self.load(run)
         size = settings.data.max_events if window is None else window
         if size < 1:
             raise DataError(f"--window is {size}; it must be at least 1 event")
+        values, features = settings.data.columns.values, config.features or []
+        if len(values) != len(features):
+            raise DataError(
+                f"data.columns.values names {', '.join(values)}; the model reads {', '.join(features)}, in "
+                "this order"
+            )
         sequences = _read(str(source), settings.data)
         sequences = settings.data.part(sequences, part) if part else sequences
-        return self.score(settings, model, config, pieces(sequences, config, size=size, origin=str(source)))
+        examples = pieces(sequences, config, size=size, origin=str(source))
+        self.check_model(settings, model, config, examples, "evaluated")
+        return self.score(settings, model, config, examples)
 
 
 def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -309,17 +317,16 @@ def _value_sums(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[st
 
 def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:
     """Refuse a model whose predictions depend on later events or on padding."""
-    last, padded = {name: part.clone() for name, part in batch.items()}, {}
-    last["types"][:, -1] = (last["types"][:, -1] + 1) % len(model.config.types or ())
-    last["times"][:, -1] += 100.0 * model.config.time_per_position * model.config.unit + 1.0
+    whole, half, padded = model(**batch), (batch["times"].shape[1] + 1) // 2, {}
     for name, part in batch.items():
         empty = part[:, -1:] if name == "times" else torch.zeros_like(part[:, :1])
         padded[name] = torch.cat((part, empty), 1)
-    plain = model(**batch)
-    for other in (last, padded):
+    for other in ({name: part[:, :half] for name, part in batch.items()}, padded):
         changed = model(**other)
         for name in ("type_logits", "raw"):
-            before, after = (getattr(out, name)[:, : batch["times"].shape[1] - 1] for out in (plain, changed))
+            before, after = getattr(whole, name), getattr(changed, name)
+            count = min(before.shape[1], after.shape[1])
+            before, after = before[:, :count], after[:, :count]
             if not torch.allclose(before, after, rtol=1e-3, atol=1e-3):
                 raise DataError(
                     f"the position model '{model.config.position}' lets events attend to later ones; "

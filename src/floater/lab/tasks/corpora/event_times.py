@@ -1,0 +1,153 @@
+"""Times of events as their file has them: integers, decimal numbers and dates, none of them rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from floater.errors import DataError
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Times of events in the unit of their file.
+
+    Args:
+        counts: times as int64, float64 or, where neither holds them, `decimal.Decimal`.
+        per_unit: number of counts in a unit of time.
+    """
+
+    counts: np.ndarray
+    per_unit: int = 1
+
+    def of(self, rows: Sequence[int]) -> Clock:
+        """Return the times of some rows."""
+        return Clock(self.counts[rows], self.per_unit)
+
+    def falls(self) -> int | None:
+        """Return the index of the first time that is earlier than the one before it, None for none."""
+        fall = self.counts[1:] < self.counts[:-1]
+        return int(np.argmax(fall)) + 1 if fall.any() else None
+
+    def shown(self, index: int) -> str:
+        """Return a time for a message."""
+        time = self.counts[index] if self.per_unit == 1 else self.counts[index] / self.per_unit
+        return f"{time:.17g}" if isinstance(time, float) else str(time)
+
+    def numbers(self) -> np.ndarray:
+        """Return the times as float64, counted from the first one if float64 would round one of them.
+
+        Example:
+            >>> Clock(np.array([2**60, 2**60 + 1])).numbers().tolist()
+            [0.0, 1.0]
+        """
+        counts = self.counts
+        whole = counts.dtype == np.int64
+        if counts.dtype == object or (whole and (self.per_unit > 1 or (np.abs(counts) > 2**53).any())):
+            counts = counts.astype(object)  # whose integers do not wrap around
+            counts = counts - counts[:1]
+        return np.asarray(counts / self.per_unit, dtype=np.float64)
+
+
+def decimal_clock(texts: Sequence[str], numbers: np.ndarray) -> Clock:
+    """Return the times that decimal numbers state.
+
+    Args:
+        texts: the numbers.
+        numbers: their nearest float64.
+
+    Example:
+        >>> decimal_clock(["0.5", "2"], np.array([0.5, 2.0])).counts.dtype
+        dtype('float64')
+        >>> decimal_clock(["1700000000.1", "1700000000.2"], np.array([1700000000.1, 1700000000.2])).numbers()
+        array([0. , 0.1])
+    """
+    if not np.isfinite(numbers).all():
+        return Clock(numbers)
+    exact = [Decimal(text) for text in texts]
+    if all(decimal == number for decimal, number in zip(exact, numbers.tolist(), strict=True)):
+        return Clock(numbers)
+    return Clock(np.array(exact, dtype=object))
+
+
+def column_clock(column: Any, where: str) -> Clock:
+    """Return the times of a column of Arrow.
+
+    Args:
+        column: the column, with numbers, dates, or texts of these.
+        where: the file and the column, for messages.
+
+    Raises:
+        DataError: if the column has no times, or floating-point numbers that round them.
+    """
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = _dates(pc.utf8_trim_whitespace(column), where)
+    if pa.types.is_timestamp(column.type):
+        per_second = _PER_SECOND[column.type.unit]
+        column = column.cast(pa.int64())
+        return Clock(float64(column, where) if column.null_count else column.to_numpy(), per_second)
+    if pa.types.is_boolean(column.type):
+        raise DataError(f"{where} is bool, not times (data.columns.time)")
+    numbers = float64(column, where)
+    if pa.types.is_integer(column.type) and not column.null_count:
+        try:
+            return Clock(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+        except pa.ArrowInvalid:  # above int64
+            return decimal_clock([str(count) for count in column.to_pylist()], numbers)
+    if not pa.types.is_floating(column.type):
+        return decimal_clock([str(text) for text in column.to_pylist()], numbers)
+    holds = {pa.float16(): 2**11, pa.float32(): 2**24}.get(column.type, np.inf)
+    if (largest := np.abs(numbers).max(initial=0)) > holds:
+        raise DataError(
+            f"{where} is {column.type}, which holds whole times up to {holds:,} only, and has {largest:.6g}; "
+            "store it as double or integers"
+        )
+    return Clock(numbers)
+
+
+def _dates(texts: Any, where: str) -> Any:
+    """Return texts of dates as timestamps; numbers as they are.
+
+    Raises:
+        DataError: if the texts are neither.
+    """
+    try:
+        texts.cast(pa.float64())
+        return texts
+    except pa.ArrowException:
+        pass
+    for zone in ("UTC", None):
+        for unit in ("ns", "us"):  # nanoseconds since 1970 end in 2262
+            try:
+                return texts.cast(pa.timestamp(unit, zone))
+            except pa.ArrowException as error:
+                reason = error
+    raise DataError(
+        f"{where} is {texts.type}, not numbers, nor dates in ISO 8601, all with a time zone or all without "
+        f"({' '.join(str(reason).split())})"
+    )
+
+
+def float64(column: Any, where: str) -> np.ndarray:
+    """Return a column of Arrow as float64, NaN where it is empty.
+
+    Raises:
+        DataError: if it has no numbers; the message begins with `where`.
+    """
+    try:
+        return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+    except pa.ArrowException as error:
+        raise DataError(f"{where} is {column.type}, not numbers ({' '.join(str(error).split())})") from error
