@@ -28,6 +28,8 @@ ROTARY = (
     "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
     "gpt_neox", "modernbert",
 )  # fmt: skip
+UNGROUPED = {("mistral", "self_extend"), ("llama4", "self_extend")}
+"""Models whose layers rotate in windows alone, so that no distance is new to them."""
 BIASES = ("t5", "bloom", "mpt")
 
 

@@ -16,7 +16,7 @@ from transformers import Cache, DynamicCache, ModernBertConfig, ModernBertForMas
 import floater
 
 from . import zoo
-from .extended import BIASES, ROTARY, build, noisy
+from .extended import BIASES, ROTARY, UNGROUPED, build, noisy
 from .test_extend import TABLES
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 GROUPED = {"window": 5, "group": 8, "temperature": True}
 METHODS: list[tuple[str, dict[str, Any]]] = [("clex", {}), ("self_extend", GROUPED), ("log_n", {})]
 CONFIGURED = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
-CASES = [(name, *case) for name in ROTARY for case in METHODS]
+CASES = [(name, *case) for name in ROTARY for case in METHODS if (name, case[0]) not in UNGROUPED]
 CASES += [("llama", method, {}) for method in CONFIGURED] + [("bloom", None, {}), ("mpt", None, {})]
 
 LONG, SHORT, MORE = 100, 20, 120

@@ -19,7 +19,7 @@ import floater
 from floater.pretrained import ExtendError, PlugError
 
 from . import zoo
-from .extended import BIASES, ROTARY, build, build_inputs, extended, llava, noisy
+from .extended import BIASES, ROTARY, UNGROUPED, build, build_inputs, extended, llava, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 OURS = ("clex", "self_extend", "log_n")
 
 
-CASES = [(name, method) for name in ROTARY for method in OURS] + [(name, None) for name in BIASES]
+CASES = [(name, method) for name in ROTARY for method in OURS if (name, method) not in UNGROUPED]
+CASES += [(name, None) for name in BIASES]
 
 
 @pytest.mark.parametrize(("name", "method"), CASES)

@@ -23,7 +23,7 @@ from floater.pretrained.body import BodyState
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.exporting.plain import check_weights, check_whole, without_record
 from floater.pretrained.extending import rotary
-from floater.pretrained.extending.install import HALVES, extension_settings
+from floater.pretrained.extending.install import extension_settings
 from floater.pretrained.find import find_bodies
 from floater.pretrained.host import inner
 from floater.pretrained.plugged import flows_of, plug_state, plugged
@@ -196,7 +196,7 @@ def _attention(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
     paths = dict.fromkeys(f"{p.path}".rpartition(".")[0] for p in specification.projections)
     modules: list[Any] = [body.get_submodule(each) for each in paths]
     capped = getattr(body.config, "attn_logit_softcapping", None) is not None
-    if others or capped or not modules[0].is_causal or body.config.model_type not in HALVES:
+    if others or capped or not modules[0].is_causal or not settings.get("halves", True):
         raise ExportError(
             f"{name} has attention that the code does not compute (of both sides, with a cap of logits, or "
             "with another rotation); use it with this library"

@@ -189,15 +189,19 @@ def _flow(
         table = getattr(part, "relative_attention_bias", None)
         if not isinstance(table, biases.Buckets):
             continue
-        # a bucket without a distance below `count` stays 0: no text reaches it
         sides = table.options["bidirectional"]
         options = {"bidirectional": sides, "num_buckets": count, "max_distance": count}
         every, device = range(1 - count, count), table.weight.device
         values = biases.continued_bias(table.flow, table.trained, every, table.old, device)
         distances = torch.arange(every.start, every.stop, device=device)
-        order = distances.abs().argsort(descending=True, stable=True)  # the nearest is written last
+        # the nearest distance of each bucket, by its index in the last digits; threads write in any order
+        keys = distances.abs() * len(every) + torch.arange(len(every), device=device)
+        none = count * len(every)
+        nearest = keys.new_full((count,), none)
+        nearest = nearest.scatter_reduce(0, table.bucket(distances, **options), keys, "amin")
+        reached = nearest < none  # no text reaches a bucket without a distance below `count`
         weight = values.new_zeros(count, values.shape[1])
-        weight[table.bucket(distances[order], **options)] = values[order]
+        weight[reached] = values[nearest[reached] % len(every)]
         weights[f"{path}.relative_attention_bias.weight"] = weight
         config = copies[id(model.config)]  # T5 copies it for its encoder and its decoder
         config.relative_attention_num_buckets = config.relative_attention_max_distance = count

@@ -21,6 +21,8 @@ from floater.pretrained.extending.watch import PASS, PassPositions, require_pass
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
 """Names of our attention functions in Transformers, by the function that computes ungrouped attention."""
 
+_PARTIAL = "sliding", "chunked"
+"""Parts of the names of layers that attend to some of the text."""
 _ROWS = 64
 """Queries of a tile on a CPU, so that its logits fit into a core's cache; sixteen times as many elsewhere."""
 
@@ -51,7 +53,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
+    attention_mask: Tensor | None,
     *,
     function: str,
     **kwargs: Any,
@@ -74,8 +76,8 @@ def attend(
         query: rotated queries, (batch, heads, T, head_dim).
         key: rotated keys, (batch, key heads, S, head_dim).
         value: values, with the shape of the keys.
-        mask: mask, (batch or 1, 1, T, S), either added to the logits or True for visible keys; None for a
-            causal mask or none.
+        attention_mask: mask, (batch or 1, 1, T, S), either added to the logits or True for visible keys; None
+            for a causal mask or none.
         function: name of the function of Transformers that computes ungrouped attention.
         kwargs: the pass, by the name PASS; `scaling`, `dropout`, `softcap` and other arguments of the
             module's attention function.
@@ -91,7 +93,7 @@ def attend(
         )
     current = require_pass(kwargs.pop(PASS, None))
     causal = bool(getattr(module, "is_causal", False))
-    queries, keys = current.query, _slots(current.key, key.shape[2])
+    queries, keys, mask = current.query, _slots(current.key, key.shape[2]), attention_mask
     if rule.temperature:
         warm = torch.log(_seen(current, mask, causal).float()) / math.log(rule.trained)
         query = query * warm.clamp(min=1)[:, None, :, None].to(query.dtype)
@@ -185,12 +187,12 @@ class _GroupedAttention:
     def __post_init__(self) -> None:
         self.window, self.size = self.group
         self.causal = bool(getattr(self.module, "is_causal", False))
-        self.far_key = _rotated(self.rule, self.key, self.keys // self.size - self.keys)
+        self.far_key = rotated(self.rule, self.key, self.keys // self.size - self.keys)
 
     def rotated(self, query: Tensor, queries: Tensor, direction: int) -> Tensor:
         """Rotate queries to their grouped positions, for keys before (1) or after (-1) them."""
         shift = self.window - self.window // self.size
-        return _rotated(self.rule, query, queries // self.size + direction * shift - queries)
+        return rotated(self.rule, query, queries // self.size + direction * shift - queries)
 
     def attend(
         self, query: Tensor, mask: Tensor | None, queries: Tensor, far: Tensor
@@ -303,7 +305,7 @@ def _masked(scores: Tensor, mask: Tensor | None, softcap: float | None) -> Tenso
     return scores + mask
 
 
-def _rotated(rule: Rule, x: Tensor, shift: Tensor) -> Tensor:
+def rotated(rule: Rule, x: Tensor, shift: Tensor) -> Tensor:
     """Rotate x (batch, heads, T, head_dim) further by a shift of positions (batch or 1, T)."""
     frequencies: Tensor = getattr(rule.rotary, rule.frequencies)
     angle = (shift[:, None, :, None].double() * frequencies.double()).float()
@@ -342,7 +344,7 @@ def grouped_layer(module: nn.Module, config: Any, trained: int) -> bool:
     types = getattr(config, "layer_types", None)
     index: Any = getattr(module, "layer_idx", None)
     if types is not None and index is not None:
-        whole = types[index] == "full_attention"
+        whole = not any(part in types[index] for part in _PARTIAL)
     else:
         window = getattr(config, "sliding_window", None)
         whole = window is None or window > trained

@@ -52,7 +52,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
       have the scale of the new length.
     - "self_extend" (Jin et al. 2024): for a query that sees more positions than in training, distances from
       `window` on (by default a quarter of the old length) are grouped by `group` (by default the smallest
-      size that avoids new distances); `temperature=True` adds "log_n". No parameters are trained.
+      size that avoids new distances); `temperature=True` adds "log_n". No parameters are trained. Attention
+      modules with random weights show first that a model rotates by its frequencies alone; over 70 classes
+      of text models do. Attention with sinks, latent keys or positions in several dimensions is refused.
     - "log_n": logits of a query that sees n keys are multiplied by max(1, log n / log(old length)).
 
     A model whose rotary positions are scaled already, as those of Llama 3.1, gpt-oss, Phi-3.5 and DeepSeek,
@@ -149,7 +151,7 @@ def _extend(model: nn.Module, length: int, method: str | None, options: dict[str
     if positions.kind == "bias":
         summary = extend_biases(model, positions.biased, length, options)
     elif positions.kind == "rotary":
-        summary = extend_rotary(model, positions.bodies, length, method, options)
+        summary = extend_rotary(model, positions.bodies, trial, length, method, options)
     elif positions.kind == "image":
         summary = extend_image_table(positions.tables[0], length, method)
     else:

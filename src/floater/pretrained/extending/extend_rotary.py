@@ -13,18 +13,26 @@ from floater.pretrained.clocks import has_clocks
 from floater.pretrained.extending import attention, clex, native, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
-from floater.pretrained.extending.install import PLAIN, follows_length, install
+from floater.pretrained.extending.install import PLAIN, WEIGHTLESS, follows_length, install
 from floater.pretrained.extending.methods import INSTALLED
+from floater.pretrained.extending.pairs import check_calls, rotates_halves
+from floater.pretrained.extending.trial import Trial
 
 
 def extend_rotary(
-    model: Any, bodies: list[PreTrainedModel], length: int, method: str, options: dict[str, Any]
+    model: Any,
+    bodies: list[PreTrainedModel],
+    trial: Trial,
+    length: int,
+    method: str,
+    options: dict[str, Any],
 ) -> Extension:
     """Rescale the rotary positions of a model.
 
     Args:
         model: model that contains the bodies; changed in place.
         bodies: rotary bodies.
+        trial: trial of the model's configuration.
         length: number of tokens to support.
         method: name of the method.
         options: options of the method.
@@ -63,6 +71,8 @@ def extend_rotary(
                 f"'{others[0]}' of {type(model).__name__} rotates by the same configuration as "
                 f"{type(bodies[0]).__name__}; {method!r} cannot change it, use a method of the configuration"
             )
+        if method in WEIGHTLESS:
+            settings |= _pairs(model, bodies, trial, settings)
         install(model, settings)
         for body in bodies:
             native.state_factor(body.config)
@@ -72,7 +82,7 @@ def extend_rotary(
             rotary.scale(body.config, method, length, options)
             rotary.rebuild(body, changed=method not in ("dynamic", "longrope"))
         rotary.rebuild_elsewhere(model, bodies)
-    unchanged = method in ("self_extend", "log_n") or follows_length(settings)
+    unchanged = method in WEIGHTLESS or follows_length(settings)
     return _finish(model, bodies, settings, unchanged=unchanged)
 
 
@@ -94,6 +104,21 @@ def _finish(
             generation.use_cache = False
     old, new = settings["old"], settings["new"]
     return Extension(method, "rotary", old, new, unchanged, by_longest=bool(moving))
+
+
+def _pairs(
+    model: nn.Module, bodies: list[PreTrainedModel], trial: Trial, settings: Mapping[str, Any]
+) -> dict[str, bool]:
+    """Return the settings that say how the bodies rotate; refuse attention that a method cannot replace."""
+    method, halves = settings["method"], set()
+    for path, body in model.named_modules():
+        if body in bodies:
+            check_calls(body, path, trial, method)
+            if method == "self_extend":
+                halves.add(rotates_halves(body, path, trial, settings["old"]))
+    if len(halves) > 1:
+        raise ExtendError(f"bodies of {type(model).__name__} rotate other components together; extend one")
+    return {"halves": halves.pop()} if halves else {}
 
 
 def _check_body(body: nn.Module, length: int, method: str, options: dict[str, Any]) -> None:

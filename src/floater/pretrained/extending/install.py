@@ -16,10 +16,10 @@ from floater.flow.choices import is_count
 from floater.pretrained.clocks import active
 from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
+from floater.pretrained.extending.pairs import attention_modules
 from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.extending.transaction import copy_configs
 from floater.pretrained.extending.watch import Watch
-from floater.pretrained.find import find_bodies
 from floater.pretrained.flows import refresh
 from floater.pretrained.host import allow_to_run, device_of, keep_weights
 
@@ -37,7 +37,7 @@ PLAIN = frozenset({"clipped", "dropped", "dynamic", "longrope", "ntk"})
 """Methods that Transformers computes without this library. Two of them refuse cached keys if their rotation
 depends on the length; otherwise only this record in the configuration shows that it is scaled already."""
 
-_WEIGHTLESS = frozenset({"self_extend", "log_n"})
+WEIGHTLESS = frozenset({"self_extend", "log_n"})
 """Methods without parameters, which are computed in attention."""
 
 _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
@@ -47,17 +47,11 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "log_n": {"temperature": lambda x: x is True},
     "self_extend": {
         "group": lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_count, x)),
+        "halves": lambda x: isinstance(x, bool),
         "temperature": lambda x: isinstance(x, bool),
     },
 }
 """Fields of the settings of each method beside its lengths, with whether a value is valid."""
-
-HALVES = frozenset({
-    "gemma", "gemma2", "gemma3_text", "gpt_neox", "llama", "mistral", "modernbert", "phi3", "qwen2", "qwen3",
-    "smollm3",
-})  # fmt: skip
-_NEIGHBOURS = frozenset({"llama4_text"})
-"""Models that rotate component i with i + dim / 2 (HALVES), or with its neighbour (_NEIGHBOURS)."""
 
 
 def extension_settings(model: nn.Module) -> dict[str, Any] | None:
@@ -89,7 +83,7 @@ def extended_around(model: nn.Module) -> nn.Module | None:
 
 def has_rules(model: nn.Module, method: object) -> bool:
     """Return whether the attention modules of a model have the rules that a method needs, if it needs any."""
-    if method not in [*_WEIGHTLESS]:
+    if method not in [*WEIGHTLESS]:
         return True
     return any("floater_rule" in module.__dict__ for module in model.modules())
 
@@ -179,7 +173,7 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
             flow = parts[name] = biases.new_flow(heads, settings["new"], causal)
             flow.to(device_of(model))
             fits.append((flow, biases.attach_flow(part, partial(_part, model, name), settings["old"])))
-    elif settings["method"] in _WEIGHTLESS:
+    elif settings["method"] in WEIGHTLESS:
         _install_attention(model, settings)
     else:
         changed = rotary.rotary_bodies(model)
@@ -245,12 +239,6 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
     method, old = settings["method"], settings["old"]
     originals = {}
     for body in rotary.rotary_bodies(model):
-        kind = body.config.model_type
-        if kind not in HALVES | _NEIGHBOURS:
-            raise ExtendError(
-                f"{method!r} needs to know how a '{kind}' model rotates; it is known of "
-                f"{', '.join(sorted(HALVES | _NEIGHBOURS))}"
-            )
         # the kernels of other functions take no mask with the visible keys of each query
         before = "eager" if body.config._attn_implementation == "eager" else "sdpa"
         Watch(body, method, attention=attention.NAMES, grouped="group" in settings)
@@ -263,15 +251,12 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
             settings["temperature"],
             body.get_submodule(holder),
             frequencies,
-            body.config.model_type in HALVES,
+            settings.get("halves", True),
         )
-        for spec in find_bodies(body, None):
-            for projection in spec.projections:
-                path = f"{spec.path}.{projection.path}".strip(".").rpartition(".")[0]
-                module: Any = body.get_submodule(path)
-                module.__dict__["floater_rule"] = rule
-                module.__dict__["floater_grouped"] = attention.grouped_layer(module, body.config, old)
-                module.config._attn_implementation = attention.NAMES[before]  # a copied layer has its own
+        for module in attention_modules(body).values():
+            module.__dict__["floater_rule"] = rule
+            module.__dict__["floater_grouped"] = attention.grouped_layer(module, body.config, old)
+            module.config._attn_implementation = attention.NAMES[before]  # a copied layer has its own
         body.set_attn_implementation(attention.NAMES[before])
 
 
