@@ -50,6 +50,25 @@ def refuse(model: nn.Module, unused: Mapping[str, Any]) -> None:
         raise TypeError(f"{type(model).__name__} does not take {', '.join(names)}{instead}")
 
 
+def check_right_padding(mask: Tensor, name: str) -> None:
+    """Refuse rows with padding before or between what they have.
+
+    Args:
+        mask: (N, T) bool, False at padding.
+        name: name of what the rows have, for the message.
+
+    Raises:
+        ValueError: if padding is followed by something else.
+
+    Example:
+        >>> check_right_padding(torch.tensor([[False, True]]), "events")
+        Traceback (most recent call last):
+        ValueError: events are padded on the left or between; padding must be on the right
+    """
+    if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
+        raise ValueError(f"{name} are padded on the left or between; padding must be on the right")
+
+
 def changed(config: FloaterConfig, **fields: Any) -> FloaterConfig:
     """Return a copy of a configuration with some fields changed.
 

@@ -14,7 +14,14 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
-from floater.transformer.base import FloaterPreTrainedModel, bidirectional, changed, embed, refuse
+from floater.transformer.base import (
+    FloaterPreTrainedModel,
+    bidirectional,
+    changed,
+    check_right_padding,
+    embed,
+    refuse,
+)
 from floater.transformer.stacks import Encoder
 
 POSITION_SOURCES = ("length", "index")
@@ -159,8 +166,7 @@ class FloaterForDocuments(FloaterPreTrainedModel):
         """
         refuse(self, kwargs)
         there = words.ne(self.config.pad_token_id or 0) if attention_mask is None else attention_mask.bool()
-        if bool((there[:, 1:] & ~there[:, :-1]).any()):
-            raise ValueError("words are padded on the left or between; padding must be on the right")
+        check_right_padding(there, "words")
         mask, rows = sentences >= 0, sentences.clamp(min=0)
         lengths = there.sum(1)[rows]
         unit = self.config.sentence_length if self.config.position_source == "length" else None

@@ -20,7 +20,7 @@ from transformers.utils.generic import ModelOutput
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer import FloaterConfig
-from floater.transformer.base import FloaterPreTrainedModel, embed, refuse
+from floater.transformer.base import FloaterPreTrainedModel, check_right_padding, embed, refuse
 from floater.transformer.stacks import Encoder
 from floater.transformer.time_distributions import NARROWEST, Gaps, LogNormalMixture, PiecewiseHazard
 
@@ -215,8 +215,7 @@ class FloaterForEvents(FloaterPreTrainedModel):
         """
         refuse(self, kwargs)
         mask = torch.ones_like(types, dtype=torch.bool) if mask is None else mask.bool()
-        if bool((mask[:, 1:] & ~mask[:, :-1]).any()):
-            raise ValueError("events are padded on the left or between; padding must be on the right")
+        check_right_padding(mask, "events")
         # no event attends to the padding after it, and attention without a mask is faster
         positions = event_positions(self.config, times, mask).but(key_valid=None)
         # spaced by a length that is declared: that of the sequence would tell how much time is to come

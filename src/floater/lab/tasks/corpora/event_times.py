@@ -101,14 +101,14 @@ def column_clock(column: Any, where: str) -> Clock:
         return Clock(float64(column, where) if column.null_count else column.to_numpy(), per_second)
     if pa.types.is_boolean(column.type):
         raise DataError(f"{where} is bool, not times (data.columns.time)")
-    numbers = float64(column, where)
     if pa.types.is_integer(column.type) and not column.null_count:
         try:
             return Clock(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
         except pa.ArrowInvalid:  # above int64
-            return decimal_clock([str(count) for count in column.to_pylist()], numbers)
+            pass
+    numbers = float64(column, where)
     if not pa.types.is_floating(column.type):
-        return decimal_clock([str(text) for text in column.to_pylist()], numbers)
+        return decimal_clock([str(number) for number in column.to_pylist()], numbers)
     holds = {pa.float16(): 2**11, pa.float32(): 2**24}.get(column.type, np.inf)
     if (largest := np.abs(numbers).max(initial=0)) > holds:
         raise DataError(

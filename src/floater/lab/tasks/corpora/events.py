@@ -96,10 +96,10 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
         raise DataError(f"{name} holds no event")
     ids = table[columns.id].to_pylist()
     rows_of: dict[str, list[int]] = {}
-    for row, name_of in enumerate(ids):
-        if name_of is None or name_of == "" or name_of != name_of:  # NaN differs from itself
+    for row, id in enumerate(map(_name, ids)):
+        if not id:
             raise DataError(f"{name}: row {row} (from 0) has no '{columns.id}', so it is of no sequence")
-        rows_of.setdefault(str(name_of), []).append(row)
+        rows_of.setdefault(id, []).append(row)
     clock = column_clock(table[columns.time], f"{name}: column '{columns.time}'")
     types = table[columns.type].to_pylist() if columns.type else None
     values = np.empty((len(ids), len(columns.values)))
@@ -116,7 +116,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
 
 
 def _name(value: Any) -> str:
-    """Return the name of a type, empty for none."""
+    """Return the name of a sequence or a type, empty for none."""
     return "" if value is None or value != value else str(value)  # NaN differs from itself
 
 
