@@ -106,6 +106,11 @@ def test_the_recurrent_model_is_a_loop(kind, depth, blocks):
         torch.testing.assert_close(added(model, positions, layer), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_a_recurrence_over_too_many_positions_is_refused():
+    with pytest.raises(PositionError, match="position 1048576 is too far: 'rnn' computes the vectors of at"):
+        build("rnn", **SIZES).prepare(Positions.arange(1, offset=2**20))
+
+
 @pytest.mark.parametrize(
     ("options", "count"),
     [({}, 263_168), ({"depth": 2}, 526_336), ({"input": "vector"}, 524_800)],

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch import Tensor
 from torch.nn.utils import prune
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import floater
 from floater.encodings.errors import PositionError
 from floater.pretrained import ExportError, ExtendError, PlugError, export
-from floater.pretrained.clocks import ROTARY
 
 from . import zoo
 from .test_generation import prompt
+from .tiny import accepted, tiny
 
-CAUSAL = [name for name in zoo.NAMES if name in ROTARY]
+CAUSAL = ["gemma", "gemma2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3"]
+TWO = math.log2(3)  # bias of the rate "softplus", log2(1 + 2^bias) = 2
 
 
 def stirred(name: str, rate: str = "softplus") -> Any:
@@ -29,10 +32,6 @@ def stirred(name: str, rate: str = "softplus") -> Any:
     for parameter in model.floater.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return model
-
-
-def test_all_families_are_tested() -> None:
-    assert {*CAUSAL} == {*ROTARY}
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -68,6 +67,85 @@ def one_block() -> LlamaForCausalLM:
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1}
     config = LlamaConfig(vocab_size=32, num_key_value_heads=1, initializer_range=0.3, **sizes)
     return LlamaForCausalLM(config).eval()
+
+
+def clocked(name: str) -> Any:
+    model = tiny(name)
+    zoo.output(model, input_ids=zoo.text(2, 9))
+    floater.plug(model, clock={})
+    return model
+
+
+@torch.no_grad()
+def check(model: Any) -> None:
+    """Compare a model whose clocks run twice as fast with itself at twice the positions."""
+    ids = zoo.text(2, 9)
+    every, padded = torch.ones_like(ids), torch.ones_like(ids)
+    padded[0, :3] = 0
+
+    def output(rows: int = 2, begin: int = 0, mask: Tensor = every, **options: Any) -> Tensor:
+        part = slice(rows), slice(begin, None)
+        result: Tensor = model(input_ids=ids[part], attention_mask=mask[part], **options)[0]
+        return result
+
+    zero = output()
+    torch.nn.init.constant_(model.floater.bias, TWO)
+    fast, scale = output(), float(zero.abs().max())
+    torch.testing.assert_close(output(mask=padded)[0, 3:], output(1, 3)[0], rtol=0, atol=1e-4 * scale)
+    floater.unplug(model)
+    assert torch.equal(output(), zero)
+    assert not torch.allclose(zero, fast, rtol=0, atol=1e-5 * scale)
+    twice = 1 + 2 * torch.arange(9).expand(2, -1)
+    torch.testing.assert_close(fast, output(position_ids=twice), rtol=0, atol=2e-4 * scale)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cohere2", "deepseek_v3", "falcon", "gemma3_text", "gemma4_text", "gpt_oss", "modernbert", "qwen3_next"],
+)
+def test_rotations_of_other_kinds_run_at_the_times_of_the_clock(name: str) -> None:
+    """Neighbours, latent attention, two sets of frequencies, sinks, both sides, layers of a recurrence."""
+    check(clocked(name))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["cohere2", "deepseek_v3", "gemma4_text", "gpt_oss", "qwen3_next"])
+def test_caches_of_other_kinds_change_nothing(name: str) -> None:
+    model, ids = clocked(name), zoo.text(2, 9)
+    torch.nn.init.constant_(model.floater.bias, TWO)
+    whole = model(input_ids=ids)[0]
+    cache = model(input_ids=ids[:, :5], use_cache=True).past_key_values
+    rest = model(input_ids=ids[:, 5:], past_key_values=cache, use_cache=True)[0]
+    torch.testing.assert_close(rest, whole[:, 5:], rtol=0, atol=1e-4 * float(whole.abs().max()))
+
+
+@pytest.mark.slow
+def test_every_class_that_takes_a_clock_runs_at_its_times() -> None:
+    """A minute of a core."""
+    names = []
+    for name, model in accepted(clocked):
+        # two take no positions, rounding decides which two keys the third reads, the last has another cache
+        if name not in ("csm_depth_decoder_model", "dia_encoder", "hy_v4", "minimax"):
+            check(model)
+            names.append(name)
+    assert len(names) > 130
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("deepseek_v2", "is not given a pair of cosines and sines"),  # but complex numbers
+        ("phimoe", "rotates by frequencies that are computed in each pass"),
+        ("hrm_text", "is run several times in a pass"),
+        ("ernie4_5_vl_moe_text", "has angles that are not those of the frequencies"),
+        ("moshi", "no attention module of MoshiModel rotates by 'position_embeddings'"),
+        ("csm", "this CsmForConditionalGeneration has 2; plug the part that reads text"),
+        ("dia_decoder", "how DiaDecoder rotates cannot be seen"),
+    ],
+)
+def test_rotations_that_a_clock_cannot_turn_are_refused(name: str, reason: str) -> None:
+    with pytest.raises(PlugError, match=reason):
+        floater.plug(tiny(name), clock={})
 
 
 @torch.no_grad()
@@ -169,7 +247,11 @@ def test_a_frozen_model_trains_its_clocks_alone() -> None:
 
 def test_it_refuses(tmp_path: Path) -> None:
     for name, options, message in (
-        ("bert", {}, "a clock turns the rotation of one body of: gemma"),
+        (
+            "bert",
+            {},
+            "turns the rotation of one model .* this BertForSequenceClassification has none",
+        ),
         ("llama", {"clock": {"per": "head"}}, "per='head'; .* must be 'block'"),
         ("llama", {"clock": {"rates": 1}}, "it maps 'per' and 'rate' to values"),
         ("llama", {"delta": 0.2}, "a clock is not a flow: it takes only blocks"),

@@ -258,6 +258,37 @@ def test_code_generates_as_this_library_does(name: str, method: str | None, tmp_
         assert torch.equal(static, expected)
 
 
+def test_code_of_a_decoder_that_counts_after_its_padding_generates_from_zero(tmp_path: Path) -> None:
+    """As `generate` counts for every model."""
+    config = transformers.RobertaConfig(**zoo._SIZE, **zoo._TEXT, is_decoder=True)
+    model: Any = transformers.RobertaForCausalLM(config).eval()
+    floater.plug(model, start="small", max_length=64)
+    zoo.noisy(model)
+    floater.bake(model, 64)
+    floater.export(model, tmp_path, code=True)
+    copied = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True).eval()
+    ids, mask = zoo.text(2, 8), torch.ones(2, 8, dtype=torch.long)
+    mask[0, :3] = 0
+    options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    for inputs in ({"input_ids": ids}, {"input_ids": ids, "attention_mask": mask}):
+        expected, actual = (
+            each.generate(**inputs, **options, output_logits=True, return_dict_in_generate=True)
+            for each in (model, copied)
+        )
+        assert torch.equal(actual.sequences, expected.sequences)
+        torch.testing.assert_close(actual.logits, expected.logits, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(copied(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)
+
+
+def test_trained_biases_that_no_class_of_transformers_has_are_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 40}
+    options = {"alibi": True, "multi_query": False, "max_position_embeddings": 32}
+    model = transformers.FalconForCausalLM(transformers.FalconConfig(**sizes, **options))
+    floater.extend(model, 64)
+    with pytest.raises(ExportError, match="the code of FalconForCausalLM computes the slopes of its biases"):
+        floater.export(model, tmp_path / "new")
+
+
 def test_code_refuses_another_attention(tmp_path: Path) -> None:
     floater.export(extended("llama", "log_n"), tmp_path, code=True)
     model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, trust_remote_code=True)

@@ -417,6 +417,15 @@ def test_a_grid_that_a_method_does_not_reach_is_refused() -> None:
     assert model.config.image_size == 8
 
 
+def test_the_length_that_a_method_does_not_reach_is_that_of_the_model() -> None:
+    model = zoo.build("bert")
+    reach = 1 + (model.config.max_position_embeddings - 2) ** 2  # the first and the last vector are special
+    with pytest.raises(ExtendError, match=f"length is {reach + 1}; 'hierarchical' reaches {reach} positions"):
+        floater.extend(model, reach + 1, "hierarchical")
+    floater.extend(model, reach, "hierarchical")
+    assert model.config.max_position_embeddings == reach
+
+
 def test_a_rotation_of_patches_declares_no_length() -> None:
     model = Qwen2VLForConditionalGeneration(
         Qwen2VLConfig(

@@ -57,6 +57,18 @@ def test_times_are_what_the_position_model_reads(cls):
     assert not torch.allclose(actual, model(ids, **target(cls))[0], atol=1e-3)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_positions_that_are_not_finite_are_refused(value):
+    model, at = build_model(FloaterModel, "alibi"), torch.tensor([[0.0, value, 2.0]])
+    for name, positions in (
+        ("query", Positions(at, at)),
+        ("query_time", Positions.arange(3).but(query_time=at, key_time=at)),
+        ("coordinates", Positions.arange(3).but(coordinates=at[..., None])),
+    ):
+        with pytest.raises(ValueError, match=f"the positions' {name} holds a NaN or an infinity"):
+            model(tokens(1, 3), positions=positions)
+
+
 @pytest.mark.parametrize("cls", [*ENCODERS, FloaterForConditionalGeneration])
 def test_a_graph_reaches_the_position_model(cls):
     """Without an order of the tokens, a graph whose nodes are renumbered gives the renumbered outputs."""

@@ -160,7 +160,8 @@ def merge_positions(positions: Positions, defaults: Positions, mask: Tensor | No
         The caller's positions on the device of the defaults, with the fields of the defaults that they lack.
 
     Raises:
-        ValueError: if they are of another number of tokens, or their padding differs from the mask's.
+        ValueError: if they are of another number of tokens, hold a NaN or an infinity, or their padding
+            differs from the mask's.
 
     Example:
         >>> merge_positions(Positions.arange(3), build_positions((1, 1), 2), None, 1)
@@ -176,6 +177,10 @@ def merge_positions(positions: Positions, defaults: Positions, mask: Tensor | No
         )
     if positions.batch not in (1, batch):
         raise ValueError(f"the positions are of {positions.batch} samples; the batch has {batch}")
+    for name in ("query", "key", "query_time", "key_time", "coordinates"):
+        values = getattr(positions, name)
+        if values is not None and values.is_floating_point():
+            require(values.isfinite(), f"the positions' {name} holds a NaN or an infinity")
     if positions.key_valid is not None and mask is not None:
         require(
             positions.key_valid == mask.bool(),

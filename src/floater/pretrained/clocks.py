@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
-from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from floater.encodings.checks import one_of
@@ -17,14 +17,37 @@ from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype
 from floater.positions.tracing import in_context_parallel
 from floater.pretrained.families import PlugError
-from floater.pretrained.find import BodySpec, find_bodies, text_advice
 from floater.pretrained.host import part_at
 
-ROTARY = ("gemma", "gemma2", "gpt_neox", "llama", "mistral", "phi3", "qwen2", "qwen3", "smollm3")
-"""Families with one rotation for all blocks, whose attention modules get its sines and cosines."""
-
+ANGLES = "position_embeddings"
+"""Argument of attention modules with the cosines and sines, each (batch, T, components)."""
+LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "halves": lambda angles: torch.cat((angles, angles), -1),
+    "neighbours": lambda angles: angles.repeat_interleave(2, -1),
+    "once": lambda angles: angles,
+}
+"""How cosines and sines repeat the angles of the frequencies, by the components that are rotated together."""
 _CACHES = ("past_key_values", "layer_past")
 _SMALL = 0.02
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """The rotation of an attention module.
+
+    Args:
+        path: name of the module in the model.
+        block: index of its block.
+        width: width of its input.
+        frequencies: name in the model of the buffer with the frequencies.
+        layout: name of one of `LAYOUTS`.
+    """
+
+    path: str
+    block: int
+    width: int
+    frequencies: str
+    layout: str
 
 
 class Clocks(nn.Module):
@@ -78,19 +101,21 @@ class Turn:
 
     Args:
         root: plugged model, whose `floater` has the clocks.
-        body: part of it whose `rotary_emb` has the frequencies, also after an extension.
-        paths: names in the body of the attention modules with a clock.
+        paths: names in the model of the attention modules with a clock.
         index: index of the clock.
+        rotation: rotation of the module, also after an extension.
         blocks: number of blocks of the model, hence of layers of a cache.
     """
 
-    def __init__(self, root: nn.Module, body: Any, paths: Sequence[str], index: int, blocks: int) -> None:
-        self.root, self.body, self.paths, self.index, self.blocks = root, body, paths, index, blocks
+    def __init__(
+        self, root: nn.Module, paths: Sequence[str], index: int, rotation: Rotation, blocks: int
+    ) -> None:
+        self.root, self.paths, self.index, self.rotation, self.blocks = root, paths, index, rotation, blocks
 
     def _check(self, index: int) -> None:
-        """Refuse a body in which a module without the clock of an index is in its place."""
+        """Refuse a model in which a module without the clock of an index is in its place."""
         path = self.paths[index]
-        part = part_at(self.body, path)
+        part = part_at(self.root, path)
         if part is None:
             return
         hooks = [hook for module in part.modules() for hook in module._forward_pre_hooks.values()]
@@ -110,32 +135,34 @@ class Turn:
             self._check(self.index)
             self._check((self.index + 1) % len(self.paths))  # whose own hook may be gone
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        cos, sin = kwargs["position_embeddings"]
+        cos, sin = kwargs[ANGLES]
         clocks: Clocks = active(self.root.floater)
         wide = wide_dtype(hidden.device)
         sums = clocks(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
         cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
         if cache is not None:
-            sums = self._continued(cache, sums, int(cast(Any, module).layer_idx))
+            sums = self._continued(cache, sums)
+        frequencies = self._frequencies().to(device=hidden.device, dtype=wide)
         if clocks.rate == "angle":
-            angle = sums[:, 0]
-        else:
-            frequencies = cast(Tensor, self.body.rotary_emb.inv_freq)
-            angle = sums[:, 0] * frequencies.to(device=hidden.device, dtype=wide)
-        angle = angle.float().expand(-1, -1, cos.shape[-1] // 2)
-        angle = torch.cat([angle, angle], -1)
+            frequencies = torch.ones_like(frequencies)
+        angle = LAYOUTS[self.rotation.layout]((sums[:, 0] * frequencies).float())
         turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
-        kwargs["position_embeddings"] = tuple(each.to(cos.dtype) for each in turned)
+        kwargs[ANGLES] = tuple(each.to(cos.dtype) for each in turned)
         return args, kwargs
 
-    def _continued(self, cache: Cache, sums: Tensor, layer: int) -> Tensor:
+    def _frequencies(self) -> Tensor:
+        holder, _, name = self.rotation.frequencies.rpartition(".")
+        return cast(Tensor, getattr(self.root.get_submodule(holder), name))
+
+    def _continued(self, cache: Cache, sums: Tensor) -> Tensor:
         """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them."""
-        if not isinstance(cache, DynamicCache) or cache.offloading:
+        if type(cache) is not DynamicCache or cache.offloading:
             raise PlugError(
                 "the sums of a clock are kept in a plain DynamicCache, the default of generate; this is "
-                f"{'an offloaded' if isinstance(cache, DynamicCache) else 'a'} {type(cache).__name__}"
+                f"{'an offloaded' if getattr(cache, 'offloading', False) else 'a'} {type(cache).__name__}"
             )
         layers: list[Any] = cache.layers
+        layer = self.rotation.block
         while len(layers) < self.blocks:
             kind: Any = cache.layer_class_to_replicate or DynamicLayer  # None: the first blocks alone run
             layers.append(kind())
@@ -175,32 +202,20 @@ def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:
     return {"per": per, "rate": rate}
 
 
-def clock_body(model: nn.Module) -> BodySpec:
-    """Return the body of a model that can have clocks.
-
-    Raises:
-        PlugError: if it is not a rotary model of a supported family.
-    """
-    kinds = [part.config.model_type for part in model.modules() if isinstance(part, PreTrainedModel)]
-    if not kinds or not {*kinds}.isdisjoint(ROTARY):
-        specs = find_bodies(model, None)
-        kinds = [cast(Any, model.get_submodule(spec.path)).config.model_type for spec in specs]
-        if len(specs) == 1 and kinds[0] in ROTARY:
-            return specs[0]
-    raise PlugError(
-        f"a clock turns the rotation of one body of: {', '.join(ROTARY)}; this model has "
-        f"{', '.join(map(repr, dict.fromkeys(kinds)))}{text_advice(model)}"
-    )
-
-
 def add_clocks(
-    model: nn.Module, spec: BodySpec, blocks: tuple[int, ...], options: Mapping[str, Any], start: str
+    model: nn.Module,
+    rotations: Sequence[Rotation],
+    depth: int,
+    blocks: tuple[int, ...],
+    options: Mapping[str, Any],
+    start: str,
 ) -> tuple[Clocks, dict[str, tuple[nn.Module, RemovableHandle]]]:
     """Hook a clock into each chosen block of a rotary model.
 
     Args:
         model: the model, changed in place, but for its part `floater`.
-        spec: its body; see `clock_body`.
+        rotations: rotations of its attention modules.
+        depth: number of its blocks.
         blocks: indices of the chosen blocks.
         options: result of `clock_options`.
         start: "zero" or "small".
@@ -211,21 +226,23 @@ def add_clocks(
     Raises:
         PlugError: if no chosen block rotates, or an extension computes the frequencies in each pass.
     """
-    body: Any = model.get_submodule(spec.path)
-    if not hasattr(body.rotary_emb, "inv_freq"):
-        raise PlugError(
-            f"a clock turns a rotation of fixed frequencies, and the extension of this "
-            f"{type(model).__name__}, 'clex', computes them in each pass; extend by another method"
-        )
-    paths = {block: part.path.rpartition(".")[0] for part in spec.projections for block in part.blocks}
-    chosen = {path: body.get_submodule(path) for block, path in sorted(paths.items()) if block in blocks}
-    turned = {path: module for path, module in chosen.items() if getattr(module, "use_rope", True)}
-    if not turned:
+    chosen = [each for each in rotations if each.block in blocks]
+    if not chosen:
         raise PlugError(f"none of blocks {list(blocks)} rotates its queries and keys")
-    clocks = Clocks(len(turned), int(body.config.hidden_size), options["rate"], start)
+    widths = sorted({each.width for each in chosen})
+    if len(widths) > 1:
+        raise PlugError(f"the inputs of attention have the widths {widths}; clocks read inputs of one width")
+    for each in chosen:
+        holder, _, name = each.frequencies.rpartition(".")
+        if not isinstance(getattr(part_at(model, holder), name, None), Tensor):
+            raise PlugError(
+                f"a clock turns a rotation of fixed frequencies, and the extension of this "
+                f"{type(model).__name__}, 'clex', computes them in each pass; extend by another method"
+            )
+    clocks = Clocks(len(chosen), widths[0], options["rate"], start)
     turns = {}
-    for index, (path, module) in enumerate(turned.items()):
-        turn = Turn(model, body, [*turned], index, spec.depth)
-        name = f"{spec.path}.{path}".strip(".")
-        turns[name] = module, module.register_forward_pre_hook(turn, with_kwargs=True)
+    for index, each in enumerate(chosen):
+        turn = Turn(model, [rotation.path for rotation in chosen], index, each, depth)
+        module = model.get_submodule(each.path)
+        turns[each.path] = module, module.register_forward_pre_hook(turn, with_kwargs=True)
     return clocks, turns

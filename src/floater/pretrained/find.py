@@ -145,16 +145,16 @@ def reads_text(body: nn.Module) -> bool:
     return not TEXT.isdisjoint(inspect.signature(type(body).forward).parameters)
 
 
-def plain_parts(model: nn.Module, specs: Sequence[BodySpec]) -> tuple[str, ...]:
+def plain_parts(model: nn.Module, paths: Sequence[str]) -> tuple[str, ...]:
     """Return the names, with classes, of the Hugging Face models in a model that are apart from its bodies.
 
     Args:
         model: the model.
-        specs: its bodies.
+        paths: names of its bodies in it.
     """
     plain: dict[str, str] = {}
     for path, part in model.named_modules():
-        apart = not any(is_inside(spec.path, path) or is_inside(path, spec.path) for spec in specs)
+        apart = not any(is_inside(body, path) or is_inside(path, body) for body in paths)
         if isinstance(part, PreTrainedModel) and apart and not any(is_inside(path, other) for other in plain):
             plain[path] = f"{path} ({type(part).__name__})"
     return tuple(plain.values())

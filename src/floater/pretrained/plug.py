@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from floater.encodings.checks import chosen_blocks, one_of
 from floater.flow.choices import is_count
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import add_clocks, clock_body, clock_options
+from floater.pretrained.clocks import add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError, table_of
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
@@ -30,6 +30,7 @@ from floater.pretrained.host import (
 from floater.pretrained.plugged import PlugState, flows_of, plug_state, plugged, plugged_around, record
 from floater.pretrained.product import put_into, take_out
 from floater.pretrained.report import Report
+from floater.pretrained.rotations import find_rotations
 from floater.transformer.base import FloaterPreTrainedModel
 
 _LENGTH = 512
@@ -161,7 +162,7 @@ def plug(
         for field, width in field_widths.items()
     }
     count = sum(parameter.numel() for parameter in flows.parameters())
-    return Report(fields, count, plain=plain_parts(model, specs))
+    return Report(fields, count, plain=plain_parts(model, [spec.path for spec in specs]))
 
 
 def _check_plain(model: nn.Module) -> None:
@@ -191,14 +192,14 @@ def _plug_clocks(
     freeze_model: bool,
 ) -> Report:
     one_of("start", start, ("zero", "small"))
-    chosen, spec = clock_options(clock), clock_body(model)
+    chosen = clock_options(clock)
+    body, depth, rotations = find_rotations(model)
     state = PlugState({"blocks": blocks, "clock": chosen, "start": start})
-    which = chosen_blocks(blocks, spec.depth)
-    clocks, state.turns = add_clocks(model, spec, which, chosen, start)
+    clocks, state.turns = add_clocks(model, rotations, depth, chosen_blocks(blocks, depth), chosen, start)
     _attach(model, clocks, state, freeze_model)
     _finish(model, state)
     count = sum(parameter.numel() for parameter in clocks.parameters())
-    return Report({}, count, len(state.turns), plain_parts(model, [spec]))
+    return Report({}, count, len(state.turns), plain_parts(model, [body]))
 
 
 def _attach(model: nn.Module, part: nn.Module, state: PlugState, freeze_model: bool) -> None:

@@ -176,6 +176,13 @@ def test_axial_rotary_is_rotary_along_each_axis():
 
 
 @torch.no_grad()
+def test_far_steps_along_the_diagonal_rotate_as_near_ones():
+    model = build("liere", **SIZES)
+    near, far = (model.rotations(model.prepare(Positions.arange(2, offset=at)), 0)[0] for at in (0, 2**26))
+    torch.testing.assert_close(far[1] @ far[0].mT, near[1] @ near[0].mT, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
 def test_liere_rotates_by_the_exponential_of_a_sum():
     torch.manual_seed(0)
     model, axes, size = build("liere", **SIZES, axes=3, generator=8), 3, 8

@@ -61,6 +61,22 @@ def write_kinds(folder: Path) -> list[str]:
     return [str(folder / name) for name in sources]
 
 
+@pytest.mark.parametrize("special", ["a[1]", "a?", "a*"])
+def test_a_file_is_the_one_that_is_named_and_not_one_that_its_name_matches(
+    special: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a1", "decoy"), (special, "text")):
+        Path(name).mkdir()
+        for file in (f"{name}.parquet", f"{name}/train.parquet"):
+            datasets.Dataset.from_list([{"text": text}]).to_parquet(file)
+    assert read_table(f"{special}.parquet", ["text"]).texts("text") == ["text"]
+    with pytest.raises(DataError, match="as a pattern; rename the folder"):
+        read_table(f"{special}:train", ["text"])
+
+
 def test_the_same_rows_are_read_from_every_kind_of_source(tmp_path: Path) -> None:
     for source in write_kinds(tmp_path):
         table = read_table(source, ["text", "label"])

@@ -15,6 +15,9 @@ from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.positions import Positions
 
+_FARTHEST = 2**20
+"""Number of positions whose vectors are computed, one after another: minutes of a core."""
+
 
 @register("rnn")
 class Recurrent(AddedVectors):
@@ -36,7 +39,8 @@ class Recurrent(AddedVectors):
         blocks: "input", "all", or a list of block indices.
 
     Raises:
-        PositionError: if an option is not valid, or dim is odd with input "vector".
+        PositionError: if an option is not valid, or dim is odd with input "vector"; in `prepare`, if a
+            position is 2^20 or more.
 
     Example:
         >>> model = Recurrent(StackSpec(dim=512, heads=8, layers=6, max_length=128))
@@ -84,6 +88,11 @@ class Recurrent(AddedVectors):
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         query = whole_numbers(positions, "rnn")
         length = query_ends(positions)[1] + 1
+        if length > _FARTHEST:
+            raise PositionError(
+                f"position {length - 1} is too far: 'rnn' computes the vectors of at most {_FARTHEST} "
+                "positions, in turn"
+            )
         index = torch.arange(length, device=query.device)
         z = (
             index[:, None]

@@ -16,6 +16,7 @@ from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
+from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 
@@ -80,7 +81,7 @@ class LieRE(Precise):
 
     def rotations(self, state: Tensor, layer: int) -> Tensor:
         """Return the rotations of a block, (batch or 1, T, heads, blocks of a head, size, size)."""
-        dtype = at_least_float32(self.entries.dtype)  # of sharded parameters it may be narrower
+        dtype = wide_dtype(state.device)  # squaring the exponential of a far position multiplies its rounding
         row, column = torch.triu_indices(self.size, self.size, 1, device=self.entries.device)
         upper = self.entries.new_zeros(*self.entries.shape[1:3], self.size, self.size, dtype=dtype)
         upper[:, :, row, column] = self.entries[layer].to(dtype)

@@ -261,7 +261,8 @@ def classes_of(texts: Sequence[Text]) -> list[str]:
         ['9', '10']
     """
     names = {text.label for text in texts if text.label is not None}
-    return sorted(names, key=int if all(name.isdecimal() for name in names) else str)
+    numbers = all(name.isdecimal() for name in names)
+    return sorted(names, key=lambda name: (int(name) if numbers else 0, name))  # "1" and "01" are two classes
 
 
 def read_texts(

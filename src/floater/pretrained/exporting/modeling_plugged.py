@@ -143,20 +143,23 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     words: Any = arguments.get("input_ids")
     words = arguments.get("inputs_embeds") if words is None else words
     first = 0 if padding is None else padding + 1
-    if (ids := arguments.get("position_ids")) is not None:
-        shifted: Tensor = (ids - first).clamp(min=0)
-        return shifted
     cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
     length, cached = words.shape[1], 0 if cache is None else cache.get_seq_length()
+    every = torch.ones(1, cached + length, device=words.device) if mask is None else mask
+    covers = isinstance(every, Tensor) and every.shape[1:] == (cached + length,)
+    counted = (every.long().cumsum(1) - 1).clamp(min=0)[:, -length:] if covers else None
+    if (ids := arguments.get("position_ids")) is not None:
+        shifted: Tensor = (ids - first).clamp(min=0)
+        if padding is None or counted is None:
+            return shifted
+        # generate counts from 0 for models that begin elsewhere, too
+        return torch.where(((ids == counted) | (every[:, -length:] == 0)).all(), ids, shifted)
     if mask is None and padding is not None and arguments.get("input_ids") is not None:
-        counted: Tensor = ((words != padding).cumsum(1) - 1 + cached).clamp(min=0)
-        return counted
-    if mask is None:
-        return torch.arange(cached, cached + length, device=words.device)[None]
-    if mask.ndim != 2 or mask.shape[1] != cached + length:
+        valid: Tensor = words != padding
+        return (valid.cumsum(1) - 1 + cached).clamp(min=0)
+    if counted is None:
         raise ValueError(
-            f"attention_mask is {tuple(mask.shape)}; it must be (batch, {cached + length}), or give "
+            f"attention_mask is {tuple(every.shape)}; it must be (batch, {cached + length}), or give "
             "position_ids"
         )
-    indices: Tensor = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -length:]
-    return indices
+    return counted

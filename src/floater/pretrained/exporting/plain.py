@@ -35,8 +35,8 @@ def plain_model(model: nn.Module) -> Any:
 
     Raises:
         ExportError: if Transformers has no class that computes the same: for plugged models, "self_extend",
-            "log_n", a "clex" that depends on the length, the biases of BLOOM and MPT, adapters that are not
-            merged, and models of this library.
+            "log_n", a "clex" that depends on the length, the biases of BLOOM, Falcon and MPT, adapters that
+            are not merged, and models of this library.
 
     Example:
         >>> from transformers import T5Config, T5EncoderModel
@@ -179,16 +179,18 @@ def _flow(
     model: Any, settings: Mapping[str, Any], copies: dict[int, Any], weights: dict[str, Tensor]
 ) -> None:
     """Write the continued biases of T5 as a table with a bucket for each distance."""
-    if model.config.model_type in ("bloom", "mpt"):
+    tables = [
+        (path, table)
+        for path, part in model.named_modules()
+        if isinstance(table := getattr(part, "relative_attention_bias", None), biases.Buckets)
+    ]
+    if not tables:
         raise ExportError(
             f"the code of {type(model).__name__} computes the slopes of its biases, and no configuration "
             "replaces them; use it with this library"
         )
     count = 4 * settings["new"]  # half of a side's buckets are exact, and encoders have two sides
-    for path, part in model.named_modules():
-        table = getattr(part, "relative_attention_bias", None)
-        if not isinstance(table, biases.Buckets):
-            continue
+    for path, table in tables:
         sides = table.options["bidirectional"]
         options = {"bidirectional": sides, "num_buckets": count, "max_distance": count}
         every, device = range(1 - count, count), table.weight.device

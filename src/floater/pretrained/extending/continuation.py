@@ -159,14 +159,8 @@ def interpolation(rows: Tensor, length: int) -> Tensor:
 
 
 def hierarchical(rows: Tensor, length: int) -> Tensor:
-    """Compute position i n + j as alpha u_i + (1 - alpha) u_j, where the first n are the rows (Su 2020).
-
-    Raises:
-        ValueError: if the length is more than the square of the number of rows.
-    """
+    """Compute position i n + j as alpha u_i + (1 - alpha) u_j, where the first n are the rows (Su 2020)."""
     n = len(rows)
-    if length > n * n:
-        raise ValueError(f"length is {length}; 'hierarchical' reaches {n * n} positions")
     base = (rows - ALPHA * rows[:1]) / (1 - ALPHA)
     index = torch.arange(n, length, device=rows.device)
     return torch.cat((rows, ALPHA * base[index // n] + (1 - ALPHA) * base[index % n]))
@@ -223,12 +217,19 @@ def continue_table(table: Tensor, length: int, method: str, *, special: tuple[in
     Returns:
         The longer table, (length, dim). Except for "interpolation", its first n rows are those of the table.
 
+    Raises:
+        ValueError: if the method is "hierarchical", and the length more than the square of the rows that it
+            continues and the first special ones.
+
     Example:
         >>> continue_table(torch.arange(6.0)[:, None], 9, "repeat", special=(1, 1)).flatten().tolist()
         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 2.0, 3.0, 4.0]
     """
     first, last = special if len(table) > sum(special) + 1 else (0, 0)
-    plain = METHODS[method](table[first : len(table) - last], length - first)
+    rows = table[first : len(table) - last]
+    if method == "hierarchical" and length > (reach := first + len(rows) ** 2):
+        raise ValueError(f"length is {length}; 'hierarchical' reaches {reach} positions")
+    plain = METHODS[method](rows, length - first)
     result = torch.cat((table[:first], plain))
     if method != "interpolation":
         result[: len(table)] = table

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from floater.lab.cli import main
 from floater.lab.settings import load
 from floater.lab.tasks import task
-from floater.lab.tasks.classification import ClassificationSettings, Text
+from floater.lab.tasks.classification import ClassificationSettings, Text, classes_of
 from floater.lab.tasks.finetuning.checkpoint import load_tokenizer
 from floater.lab.tasks.finetuning.features import CutTexts
 from helpers import write_run_config
@@ -182,3 +183,10 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
         f"text,label\n{rows}", f"data.valid={folder / 'valid.csv'}", "data.valid_share=null"
     )
     assert "mine.txt: no table; its name must end in .csv" in said("", f"data.train={folder / 'mine.txt'}")
+
+
+def test_classes_of_one_number_are_in_an_order_of_their_own() -> None:
+    """Else it is that of a set of strings, which changes from process to process."""
+    names = [f"{number:0{width}d}" for number in range(1, 5) for width in (5, 4, 3, 2, 1)]
+    texts = [Text("text", name) for name in random.Random(0).sample(names, len(names))]
+    assert classes_of(texts) == names

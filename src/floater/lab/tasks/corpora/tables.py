@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -356,10 +357,13 @@ def _load(name: str) -> tuple[Any, list[str]]:
         if folder is not None and not folder.is_dir():
             if not folder.is_file():
                 raise FileNotFoundError(errno.ENOENT, "No such file")
-            return datasets.load_dataset(suffix(name)[1:], data_files=name, split="train"), []
+            file = glob.escape(name)  # `datasets` reads names as patterns
+            return datasets.load_dataset(suffix(name)[1:], data_files=file, split="train"), []
         if folder is not None and any((folder / file).is_file() for file in _SAVED):
             data = datasets.load_from_disk(where)
             return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
+        if folder is not None and glob.has_magic(where):
+            raise DataError(f"{name}: the package datasets reads *, ? and [ as a pattern; rename the folder")
         builder = datasets.load_dataset_builder(where, hub[2] if hub else None)
         files = builder.config.data_files or {}
         if folder is not None and {suffix(file) for part in files.values() for file in part} <= _TEXTS:
