@@ -124,8 +124,8 @@ def test_every_class_that_takes_a_clock_runs_at_its_times() -> None:
     """A minute of a core."""
     names = []
     for name, model in accepted(clocked):
-        # two take no positions, rounding decides which two keys the third reads, the last has another cache
-        if name not in ("csm_depth_decoder_model", "dia_encoder", "hy_v4", "minimax"):
+        # two take no positions, and rounding decides which two keys the last reads
+        if name not in ("csm_depth_decoder_model", "dia_encoder", "hy_v4"):
             check(model)
             names.append(name)
     assert len(names) > 130
@@ -139,6 +139,7 @@ def test_every_class_that_takes_a_clock_runs_at_its_times() -> None:
         ("hrm_text", "is run several times in a pass"),
         ("ernie4_5_vl_moe_text", "has angles that are not those of the frequencies"),
         ("moshi", "no attention module of MoshiModel rotates by 'position_embeddings'"),
+        ("minimax", "has a cache of its own, MiniMaxCache, which cannot hold the sums of a clock"),
         ("csm", "this CsmForConditionalGeneration has 2; plug the part that reads text"),
         ("dia_decoder", "how DiaDecoder rotates cannot be seen"),
     ],
@@ -146,6 +147,19 @@ def test_every_class_that_takes_a_clock_runs_at_its_times() -> None:
 def test_rotations_that_a_clock_cannot_turn_are_refused(name: str, reason: str) -> None:
     with pytest.raises(PlugError, match=reason):
         floater.plug(tiny(name), clock={})
+
+
+def test_blocks_that_read_the_keys_of_others_are_refused() -> None:
+    """Their queries would be turned by another clock than these keys."""
+    plain = tiny("gemma3n_text")
+    config = plain.config
+    config.layer_types = ["full_attention"] * config.num_hidden_layers
+    config.num_kv_shared_layers = 1
+    model = type(plain)(config).eval()
+    with pytest.raises(PlugError, match="num_kv_shared_layers is 1"):
+        floater.plug(model, clock={})
+    with pytest.raises(ExtendError, match="reads the keys of another block, which 'log_n' does not do"):
+        floater.extend(model, 2 * config.max_position_embeddings, "log_n")
 
 
 @torch.no_grad()
@@ -275,7 +289,9 @@ def test_it_refuses(tmp_path: Path) -> None:
         model(zoo.text(), past_key_values=cache)
 
 
-@pytest.mark.parametrize("method", ["linear", "yarn", "ntk", "dynamic", "self_extend"])
+@pytest.mark.parametrize(
+    "method", ["linear", "yarn", "ntk", "dynamic", "longrope", "clipped", "self_extend", "log_n"]
+)
 def test_a_clock_turns_the_frequencies_of_an_extension(method: str, tmp_path: Path) -> None:
     """Loading extends first, then plugs."""
     model = stirred("llama")
@@ -287,6 +303,20 @@ def test_a_clock_turns_the_frequencies_of_an_extension(method: str, tmp_path: Pa
         tmp_path, attn_implementation=model.config._attn_implementation
     )
     torch.testing.assert_close(zoo.output(loaded.eval(), input_ids=ids), expected, atol=1e-5, rtol=1e-5)
+    steps = {"max_new_tokens": 4, "do_sample": False, "eos_token_id": None}
+    assert torch.equal(model.generate(ids, **steps), model.generate(ids, **steps, use_cache=False))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_files_in_half_precision_take_and_hold_a_clock(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Their configuration names the type, in which a trial builds the model."""
+    zoo.build("llama").to(dtype).save_pretrained(tmp_path / "plain")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
+    floater.plug(model, clock={}, start="small")
+    model.save_pretrained(tmp_path / "clocked")
+    for options in ({}, {"dtype": torch.float32}):
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "clocked", **options)
+        assert torch.equal(loaded.floater.weight.float(), model.floater.weight.float())
 
 
 def test_frequencies_that_each_pass_computes_have_no_clock() -> None:

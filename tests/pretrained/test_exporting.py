@@ -287,6 +287,8 @@ def test_trained_biases_that_no_class_of_transformers_has_are_refused(tmp_path: 
     floater.extend(model, 64)
     with pytest.raises(ExportError, match="the code of FalconForCausalLM computes the slopes of its biases"):
         floater.export(model, tmp_path / "new")
+    with pytest.raises(ExportError, match="this FalconForCausalLM is extended by 'flow'"):
+        floater.export(model, tmp_path / "new", code=True)
 
 
 def test_code_refuses_another_attention(tmp_path: Path) -> None:

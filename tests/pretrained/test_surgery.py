@@ -38,7 +38,7 @@ def test_attention_that_is_replaced_has_no_clock_and_is_refused(block: int) -> N
     model = change(zoo.build("llama"), "clock")
     layer = model.model.layers[block]
     layer.self_attn = type(layer.self_attn)(model.config, block)
-    with pytest.raises(PlugError, match=f"taken the place of model.layers.{block}.self_attn, without its clock"):
+    with pytest.raises(PlugError, match=f"place of model.layers.{block}.self_attn, without its clock"):
         zoo.output(model, **zoo.inputs("llama"))
 
 

@@ -90,13 +90,22 @@ def test_ids_that_count_from_zero_are_known_where_a_model_begins_elsewhere() -> 
     assert token_positions({"position_ids": ids}, (1, 3), padding=1).query.tolist() == [[0, 1, 2]]
 
 
+def test_rows_and_columns_of_images_are_no_positions_in_the_text() -> None:
+    """Qwen2-VL gives time, height and width, and in `generate` the position in the text before them."""
+    grid, mask = torch.zeros(3, 1, 4, dtype=torch.long), torch.tensor([[0, 1, 1, 1]])
+    counted = token_positions({"position_ids": grid, "attention_mask": mask}, (1, 4))
+    assert counted.query[0, 1:].tolist() == [0, 1, 2]
+    both = torch.cat((torch.tensor([[[5, 6, 7, 8]]]), grid))
+    assert token_positions({"position_ids": both}, (1, 4)).query.tolist() == [[5, 6, 7, 8]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"attention_mask": torch.ones(1, 1, 3, 3)}, "does not say which tokens are padding"),
         ({"attention_mask": {"sliding_attention": None}}, "attention_mask is a dict"),
         ({"attention_mask": torch.ones(1, 2)}, "covers 2 tokens; there are 3, and 0 in the cache"),
-        ({"position_ids": torch.zeros(3, 1, 3)}, r"position_ids are \(3, 1, 3\)"),
+        ({"position_ids": torch.zeros(2, 1, 3)}, r"position_ids are \(2, 1, 3\)"),
         ({"position_ids": torch.tensor([[-1, 0, 1]])}, "position_ids begin at -1; .* begin at 0"),
     ],
 )

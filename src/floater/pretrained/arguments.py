@@ -44,7 +44,10 @@ def token_positions(
     """
     mask, cache, words = (arguments.get(name) for name in ("attention_mask", "past_key_values", "input_ids"))
     cached, first = cached_length(cache), 0 if padding is None else padding + 1
-    if (ids := arguments.get("position_ids")) is not None:
+    ids = arguments.get("position_ids")
+    if isinstance(ids, Tensor) and ids.ndim == 3 and len(ids) in (3, 4):
+        ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
+    if ids is not None:
         mask = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
         if padding is not None and _counted(ids, mask, cached, shape):
             padding, first = None, 0

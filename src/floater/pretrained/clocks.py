@@ -156,7 +156,7 @@ class Turn:
 
     def _continued(self, cache: Cache, sums: Tensor) -> Tensor:
         """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them."""
-        if type(cache) is not DynamicCache or cache.offloading:
+        if not isinstance(cache, DynamicCache) or cache.offloading:
             raise PlugError(
                 "the sums of a clock are kept in a plain DynamicCache, the default of generate; this is "
                 f"{'an offloaded' if getattr(cache, 'offloading', False) else 'a'} {type(cache).__name__}"

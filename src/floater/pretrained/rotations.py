@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
 
 from floater.errors import first_line
 from floater.pretrained.clocks import ANGLES, LAYOUTS, Rotation
@@ -98,6 +100,7 @@ def find_rotations(model: nn.Module) -> tuple[str, int, list[Rotation]]:
             f"{type(model).__name__} has {len(bodies) or 'none'}{text_advice(model)}"
         )
     (path,) = bodies
+    _check_cache(trial.parts[path])
     run, name = _observed(trial, path), type(trial.parts[path]).__name__
     attention = _innermost(run.calls)
     depth = int(getattr(trial.parts[path].config, "num_hidden_layers", len(attention)))
@@ -123,6 +126,21 @@ def find_rotations(model: nn.Module) -> tuple[str, int, list[Rotation]]:
             "its rotation"
         )
     return path, depth, sorted(rotations, key=lambda each: each.block)
+
+
+def _check_cache(body: Any) -> None:
+    """Refuse a body whose caches cannot hold the sums of a clock for each block."""
+    name = type(body).__name__
+    if getattr(body.config, "num_kv_shared_layers", 0):
+        raise PlugError(
+            f"blocks of {name} read the keys of other blocks (num_kv_shared_layers is "
+            f"{body.config.num_kv_shared_layers}), turned by the clocks of those; a clock cannot turn them"
+        )
+    for kind in vars(sys.modules[type(body).__module__]).values():
+        if isinstance(kind, type) and issubclass(kind, DynamicCache) and kind is not DynamicCache:
+            raise PlugError(
+                f"{name} has a cache of its own, {kind.__name__}, which cannot hold the sums of a clock"
+            )
 
 
 def _innermost(paths: Collection[str]) -> list[str]:
@@ -166,13 +184,9 @@ def _reason(call: _Call) -> str:
         return "has no input of shape (batch, tokens, width)"
     if any(each.shape[:-1] != hidden.shape[:-1] for each in angles):
         return f"has cosines of shape {tuple(angles[0].shape)}, and an input of {tuple(hidden.shape)}"
-    if len(call.frequencies) != 1:
-        return (
-            "rotates by frequencies that are computed in each pass"
-            if not call.frequencies
-            else (f"rotates by {len(call.frequencies)} sets of frequencies")
-        )
-    return ""
+    if not call.frequencies:
+        return "rotates by frequencies that are computed in each pass"
+    return "" if len(call.frequencies) == 1 else f"rotates by {len(call.frequencies)} sets of frequencies"
 
 
 def _layout(trial: Trial, frequencies: str, arguments: tuple[Any, Any]) -> str | None:
@@ -185,12 +199,11 @@ def _layout(trial: Trial, frequencies: str, arguments: tuple[Any, Any]) -> str |
     count = len(getattr(rotary, name))
     with torch.device("cpu"), torch.no_grad():  # models are also plugged while they load, without values
         values = torch.arange(1.0, 1 + count) / (1 + count)
-        for each, buffer in rotary.named_buffers(recurse=False):
-            if each.endswith(_SUFFIX) and len(buffer) == count:
-                setattr(rotary, each, values)
-        args, kwargs = pytree.tree_map_only(
-            Tensor, lambda argument: torch.ones(argument.shape, dtype=argument.dtype), arguments
-        )
+        attributes = {**dict(rotary.named_buffers(recurse=False)), **vars(rotary)}
+        for each, tensor in attributes.items():
+            if each.endswith(_SUFFIX) and isinstance(tensor, Tensor) and len(tensor) == count:
+                setattr(rotary, each, values.clone())
+        args, kwargs = pytree.tree_map_only(Tensor, _ones, arguments)
         try:
             cosines, sines = rotary.forward(*args, **kwargs)
         except Exception:  # any error of any model
@@ -201,3 +214,9 @@ def _layout(trial: Trial, frequencies: str, arguments: tuple[Any, Any]) -> str |
             if angles.shape == expected.shape and torch.allclose(angles, expected, atol=_TOLERANCE):
                 return layout
     return None
+
+
+def _ones(argument: Tensor) -> Tensor:
+    """Return an argument at the position 1; cosines in half precision would not tell angles apart."""
+    dtype = torch.float32 if argument.is_floating_point() else argument.dtype
+    return torch.ones(argument.shape, dtype=dtype)

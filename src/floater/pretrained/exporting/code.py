@@ -61,21 +61,21 @@ def write_code(model: Any, directory: Path) -> str:
     model = inner(model)
     check_whole(model)
     settings: Any = extension_settings(model)
+    method = None if settings is None else settings["method"]
+    if method not in (("self_extend", "log_n") if plugged(model) is None else (None,)):
+        state = "neither" if method is None else f"extended by '{method}'"
+        raise ExportError(
+            f"code is written for plugged and baked models, and for those of 'self_extend' and 'log_n'; "
+            f"this {type(model).__name__} is {'plugged and extended' if plugged(model) else state}"
+        )
     config = copy.deepcopy(model.config)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("floater.")}
     check_weights(type(model), config, weights)
-    method = None if settings is None else settings["method"]
-    if plugged(model) is not None and method is None:
+    if method is None:
         template, config.position_biases, tables = "modeling_plugged", *_biases(model)
         weights |= tables
-    elif plugged(model) is None and method in ("self_extend", "log_n"):
-        template, config.attention_positions = "modeling_attention", _attention(model, settings)
     else:
-        raise ExportError(
-            f"code is written for plugged and baked models, and for those of 'self_extend' and 'log_n'; "
-            f"this {type(model).__name__} is "
-            + ("plugged and extended" if plugged(model) and method else "neither")
-        )
+        template, config.attention_positions = "modeling_attention", _attention(model, settings)
     without_record(config, settings)
     if not (autos := _auto_classes(model)):
         raise ExportError(

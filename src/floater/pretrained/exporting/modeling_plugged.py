@@ -148,7 +148,10 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     every = torch.ones(1, cached + length, device=words.device) if mask is None else mask
     covers = isinstance(every, Tensor) and every.shape[1:] == (cached + length,)
     counted = (every.long().cumsum(1) - 1).clamp(min=0)[:, -length:] if covers else None
-    if (ids := arguments.get("position_ids")) is not None:
+    ids = arguments.get("position_ids")
+    if ids is not None and ids.ndim == 3:
+        ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
+    if ids is not None:
         shifted: Tensor = (ids - first).clamp(min=0)
         if padding is None or counted is None:
             return shifted

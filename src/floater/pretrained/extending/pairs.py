@@ -87,6 +87,11 @@ def check_calls(body: PreTrainedModel, path: str, trial: Trial, method: str) -> 
                     f"'{each}' of {name} has attention with {', '.join(sorted(others))}, which "
                     f"{method!r} does not compute"
                 )
+        for each, module in part.named_modules():
+            if module.__dict__.pop(_CALL, None) is not None:
+                raise ExtendError(
+                    f"'{each}' of {name} reads the keys of another block, which {method!r} does not do"
+                )
     finally:
         handle.remove()
 
