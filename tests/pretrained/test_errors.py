@@ -16,6 +16,8 @@ from transformers import (
     CLIPModel,
     DebertaConfig,
     DebertaModel,
+    DeiTConfig,
+    DeiTModel,
     FalconConfig,
     FalconForCausalLM,
     MambaConfig,
@@ -54,6 +56,12 @@ def test_plugging_a_part_and_its_whole() -> None:
     floater.plug(model)
     with pytest.raises(PlugError, match="runs with the flow of a LlamaForCausalLM; unplug that first"):
         floater.plug(model.model)
+
+
+def test_a_model_of_images_gets_no_advice_for_texts() -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    with pytest.raises(PlugError, match=r"'deit' .* images and speech it takes .*, vit, whisper$"):
+        floater.plug(DeiTModel(DeiTConfig(**sizes)))
 
 
 def test_a_model_is_changed_before_it_is_wrapped() -> None:

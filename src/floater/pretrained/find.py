@@ -116,10 +116,17 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
             searched.append(
                 f"the model types {', '.join(dict.fromkeys(unknown))} in floater.pretrained.FAMILIES"
             )
+        if any(map(reads_text, bodies.values())):
+            advice = (
+                "For another model give the names of its projections, such as "
+                f"projections={{'query': 'q_proj', 'key': 'k_proj', 'value': 'v_proj'}}{text_advice(model)}"
+            )
+        else:
+            counted = [kind for kind, family in FAMILIES.items() if family.length is not None]
+            advice = f"Of models of images and speech it takes {', '.join(counted)}"
         raise PlugError(
             f"nothing to plug in {type(model).__name__}: looked for {'; '.join(dict.fromkeys(searched))}. "
-            "For another model give the names of its projections, such as "
-            f"projections={{'query': 'q_proj', 'key': 'k_proj', 'value': 'v_proj'}}{text_advice(model)}"
+            f"{advice}"
         )
     return specs
 
