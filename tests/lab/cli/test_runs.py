@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from floater.lab.cli import main
+from floater.lab.text.languages import lengths
 from processes import in_process
 
 # shown, as they are to a person; elsewhere in the tests warnings of floater are errors
@@ -102,6 +103,23 @@ def test_translating_files(trained: object, work: Path, capsys: pytest.CaptureFi
     assert "reading.length is 0; it must be at least 1 token" in capsys.readouterr().err
 
 
+def test_a_run_that_was_trained_on_text_reads_columns_of_a_table(
+    trained: object, fails: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("table.jsonl").write_text('{"words": "Spain", "wanted": "Spanien"}\n', encoding="utf-8")
+    Path("text.en").write_text("Spain\n", encoding="utf-8")
+    table = ["run", "--source", "table.jsonl", "--columns", "source=words"]
+    outputs = []
+    for command in (["translate", *table], ["translate", "run", "--source", "text.en"]):
+        assert main(command) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert main(["evaluate", *table, "--columns", "target=wanted"]) == 0
+    assert fails("train", "mine.yaml", "run=new", "data.columns.source=words") == (
+        "data.columns names columns of tables, but data.train and data.valid are not given"
+    )
+
+
 def test_a_source_longer_than_the_training_length(trained: object, work: Path) -> None:
     (work / "long.en").write_text("Spain " * 300 + "\n", encoding="utf-8")
     assert main(["translate", "run", "--source", "long.en", "--output", "long.de"]) == 0
@@ -113,15 +131,16 @@ def test_evaluating_prints_scores_with_signatures_and_bins(
 ) -> None:
     files = ["--source", "corpus/test.en", "--reference", "corpus/test.de"]
     assert main(["evaluate", "run", *files, "--bins", "2,400", "--output", "scored.de"]) == 0
-    bleu, chrf, tokenised, *bins = capsys.readouterr().out.splitlines()
+    bleu, chrf, tokenised, unit, *bins = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"BLEU \d+\.\d\d \(nrefs:1\|.*version:.*\)", bleu)
     assert re.fullmatch(r"chrF \d+\.\d\d \(nrefs:1\|.*version:.*\)", chrf)
     assert re.fullmatch(r"tokenised BLEU \d+\.\d\d \(.*moses-de.*\)", tokenised)
-    short = sum(len(line.split()) < 2 for line in (work / "corpus" / "test.en").read_text().splitlines())
+    short = sum(n < 2 for n in lengths((work / "corpus" / "test.en").read_text().splitlines()))
+    assert unit == "words and punctuation marks of the source, or characters of scripts without spaces:"
     assert [line.split(" lines")[0].split() for line in bins] == [
-        ["0", "to", "1", "words", str(short)],
-        ["2", "to", "399", "words", str(6 - short)],
-        ["400", "words", "and", "more", "0"],
+        ["0", "to", "1", str(short)],
+        ["2", "to", "399", str(6 - short)],
+        ["400", "and", "more", "0"],
     ]
     assert (work / "scored.de").read_text(encoding="utf-8").count("\n") == 6
     assert main(["evaluate", "run", *files, "--json"]) == 0

@@ -188,6 +188,30 @@ def test_a_trial_goes_on_from_one_that_is_trained_and_fails_a_test(
     ]
 
 
+def test_a_trial_that_a_test_set_fails_in_tokens_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One word is longer than the learned positions, which only the vocabulary of the trial shows."""
+    started = run_inline(monkeypatch, report=False)
+    text, test = tmp_path / "text", tmp_path / "test"
+    text.write_text("".join(f"a b {n}\n" for n in range(40)), encoding="utf-8")
+    test.write_text("x" + "qz" * 40 + "\n", encoding="utf-8")
+    common = settings(tmp_path).settings
+    files = {f"{part}_{side}": str(text) for part in ("train", "valid") for side in ("source", "target")}
+    common["data"] |= files
+    small = {"models": {"learned": {"max_length": 64}, "none": {}}, "seeds": [1], "short_to_long": {}}
+    tests = {"t": dict.fromkeys(("source", "reference"), str(test))}
+    asked = settings(tmp_path / "study", settings=common, tests=tests, **small)
+    for train in (True, True, False):
+        learned, none = run.study(asked, train=train).outcomes
+        assert (learned.status, none.status) == ("failed", "finished")
+        assert "test t: 'learned' has 64 positions, but the longest line of" in learned.error
+    assert started.started == ["learned-1", "none-1", "learned-1"]
+    small["models"] = {"learned": {"max_length": 128}, "none": {}}
+    with pytest.raises(SettingsError, match=r"64 there and 128 here; no step .* remove it to begin again"):
+        run.study(settings(tmp_path / "study", settings=common, tests=tests, **small))
+
+
 def test_a_trial_that_ends_without_a_word_is_a_failed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

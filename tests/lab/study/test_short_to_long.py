@@ -157,6 +157,27 @@ def test_a_report_does_not_need_the_files_that_were_cut(tmp_path: Path) -> None:
         grid(asked, "here")
 
 
+def test_text_of_other_scripts_is_cut_by_its_words_or_characters(tmp_path: Path) -> None:
+    """Marks end no word of Hindi, and a Chinese sentence is no word: 2 or 3 units are short, 5 are long."""
+    for short, long in (("हिन्दी {}", "यह हिन्दी है क्या {}"), ("猫{}", "我喜欢猫{}")):
+        texts = [text.format(n) for text in (short, long) for n in range(10)]
+        source, target = files(tmp_path, texts)
+        parts = cut(ShortToLong(source=source, target=target, cut=4, valid=0.3), "hi", "en")
+        assert {text for name in ("train", "valid") for text, _ in parts[name]} == {*texts[:10]}
+
+
+def test_the_tokens_of_the_built_in_corpus_measure_it(tmp_path: Path) -> None:
+    """Its folders of former versions, and their study.yaml, have the same record."""
+    for token in (None, cldr.TOKEN):
+        asked = ShortToLong(builtin=40, builtin_test=2, token=token)
+        assert write(asked, tmp_path, "en", "de")[1]["token"] == cldr.TOKEN
+    assert ShortToLong(token=cldr.TOKEN).token == cldr.TOKEN
+    with pytest.raises(ValueError, match="token needs source, dataset or builtin"):
+        ShortToLong(token="x")
+    with pytest.raises(ValueError, match="leave out token"):
+        ShortToLong(builtin=40, token="x")
+
+
 @pytest.mark.skipif(not (DATA / "multi30k").is_dir(), reason="needs Multi30k")
 def test_multi30k_has_as_many_long_captions_as_counted_by_hand() -> None:
     """20,380 below 15 words and punctuation marks, 6,644 / 1,599 / 377 from 15, 20 and 25 on."""

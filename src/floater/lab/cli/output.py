@@ -112,10 +112,28 @@ def check_output(path: str | None, *inputs: str | None) -> None:
 
 
 def write_lines(lines: Sequence[str], path: str | None) -> None:
-    """Write lines to a file; to standard output if the path is None."""
+    """Write lines to a file, completely or not at all; to standard output if the path is None.
+
+    What a link leads to, a device or a pipe is written directly, as is a file in a directory where no other
+    may be made.
+
+    Raises:
+        OSError: with the name of the file.
+    """
+    from floater.lab.training.files import write_whole
+
     text = "".join(f"{line}\n" for line in lines)
     if path:
-        Path(path).write_text(text, encoding="utf-8")
+        file = Path(path)
+        is_plain = not file.is_symlink() and (file.is_file() or not file.exists())  # /dev/stdout is a link
+        if is_plain and os.access(file.parent, os.W_OK):
+            write_whole(file, text)
+            return
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            error.filename = path
+            raise
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(text.encode())

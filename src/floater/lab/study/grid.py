@@ -24,7 +24,7 @@ from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
 from floater.lab.training.files import write_json, write_whole
 from floater.lab.training.paths import file_of
-from floater.lab.training.run import BEST, MODEL, find_run
+from floater.lab.training.run import BEST, MODEL, SETTINGS, find_run
 from floater.lab.training.run_data import RunData
 
 logger = logging.getLogger(__name__)
@@ -81,12 +81,14 @@ class Grid:
 def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     """Return the trials of a study after checking each; write only the data of `short_to_long`.
 
-    Those of a tuned axis have all labels and all seeds; see `tuned`.
+    Those of a tuned axis have all labels and all seeds; see `tuned`. The test sets of a trial that has begun
+    are not checked, as its vocabulary may show that it cannot be scored on one: then the trial fails alone.
 
     Args:
         settings: the study's settings.
         origin: source of the settings, for error messages.
-        train: whether trials will run; otherwise trials with a model are used, without reading their data.
+        train: whether trials will run; otherwise trials with a model are used, without reading their data,
+            and whether the others could run is not checked.
 
     Raises:
         SettingsError: if a trial is impossible, or the task cannot score a test set; it names the trial.
@@ -141,7 +143,7 @@ def grid(settings: StudySettings, origin: str, *, train: bool = True) -> Grid:
     if settings.tuning.axis is not None:
         _check_choice(task, trials, settings.tuning.by, origin)
     finished = set() if train else {trial.name for trial in trials if (trial.run / MODEL).is_dir()}
-    _check(task, trials, tests, origin, finished)
+    _check(task, trials, tests, origin, train)
     whole = _grid(settings, variants, trials, tests, task)
     read = whole if train else tuned(whole, settings.tuning.by)
     _check_data(task, [trial for trial in read.trials if trial.name not in finished], origin, train)
@@ -378,9 +380,9 @@ def _check_choice(task: Task, trials: list[Trial], by: str, origin: str) -> None
 
 
 def _check(
-    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, finished: set[str]
+    task: Task, trials: list[Trial], tests: Mapping[str, Mapping[str, Any]], origin: str, train: bool
 ) -> None:
-    """Refuse invalid settings before a trial runs; of `finished` trials only the names are checked."""
+    """Refuse invalid settings before a trial runs; if none will, only the names are checked."""
     before = set[str]()
     names, order = (
         {trial.name for trial in trials},
@@ -389,7 +391,7 @@ def _check(
     variants: dict[str, Variant] = {}
     for trial in trials:
         where = f"{origin}: trial {trial.name}"
-        first = trial.variant.name not in variants and trial.name not in finished
+        first = train and trial.variant.name not in variants
         if (
             trial.name in before
             or variants.setdefault(trial.variant.name, trial.variant) is not trial.variant
@@ -407,7 +409,7 @@ def _check(
                 task.check(trial.settings)
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
-        if first:
+        if first and not (trial.run / SETTINGS).is_file():
             for test, arguments in tests.items():
                 try:
                     task.check_test(trial.settings, **arguments)

@@ -36,11 +36,11 @@ class ShortToLong:
         builtin: training pairs of the built-in corpus, instead of files.
         builtin_test: number of its test pairs in each bin of length, and of its validation pairs.
         builtin_mean: mean source length of its short pairs, in tokens.
-        cut: sentences of fewer words and punctuation marks train.
+        cut: sentences of fewer words and punctuation marks train (of scripts without spaces, characters).
         valid: share of the short pairs that is held out for validation, and tested as the first bin.
         seed: seed of the choice of validation pairs, or of the built-in corpus.
-        token: regular expression of the units of a length, words and punctuation marks; by default that of
-            the built-in corpus.
+        token: regular expression of the units of a length; null for words and punctuation marks, of scripts
+            without spaces characters. The built-in corpus has an expression of its own.
         unique: exclude pairs whose source occurred before.
     """
 
@@ -57,7 +57,7 @@ class ShortToLong:
     cut: int = PAPER_BINS[0]
     valid: float = 0.1
     seed: int = 0
-    token: str = cldr.TOKEN
+    token: str | None = None
     unique: bool = True
 
     def __post_init__(self) -> None:
@@ -69,15 +69,17 @@ class ShortToLong:
         for side, other in (("source", "target"), ("test_source", "test_target")):
             if len(getattr(self, side)) != len(getattr(self, other)):
                 raise ValueError(f"{side} and {other} must have as many files")
+        # cldr.TOKEN is that of the built-in corpus, and was the default of any source
+        token = ("token",) * (self.token != cldr.TOKEN)
         for needed, present, names in (
             ("source or dataset", self.source or self.dataset, ("test_source", "test_target", "skip")),
             ("dataset", self.dataset, ("dataset_config",)),
             ("builtin", self.builtin, ("builtin_test", "builtin_mean")),
-            ("source, dataset or builtin", self.enabled, ("cut", "valid", "seed", "token", "unique")),
+            ("source, dataset or builtin", self.enabled, ("cut", "valid", "seed", *token, "unique")),
         ):
             if not present and (idle := first_changed(self, names)):
                 raise ValueError(f"{idle} needs {needed}")
-        if self.builtin and (idle := first_changed(self, ("cut", "token", "valid", "unique"))):
+        if self.builtin and (idle := first_changed(self, ("cut", *token, "valid", "unique"))):
             raise ValueError(
                 f"the built-in corpus is cut at {PAPER_BINS[0]} tokens of its own, with a validation of its "
                 f"own: leave out {idle}"
@@ -86,7 +88,7 @@ class ShortToLong:
             if lines < 0:
                 raise ValueError(f"skip of {name} is {lines}; it must be at least 0")
         try:
-            re.compile(self.token)
+            re.compile(self.token or "")
         except re.error as error:
             raise ValueError(f"token {self.token!r} is not a regular expression: {error}") from None
         if unknown := self.skip.keys() - {*self.source, *self.target, *self.test_source, *self.test_target}:

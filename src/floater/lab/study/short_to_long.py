@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from floater.errors import DataError
 from floater.lab.study.settings import ShortToLong
 from floater.lab.tasks.corpora import cldr
 from floater.lab.tasks.corpora.text import read_lines
+from floater.lab.text.languages import lengths
 from floater.lab.training.digests import changed, digests
 from floater.lab.training.files import write_json
 
@@ -24,7 +24,7 @@ _DONE, _ONLY_TESTED = "cut.json", "only tested"
 
 
 def cut(settings: ShortToLong, source: str, target: str) -> Parts:
-    """Split pairs of sentences by the length of their source, in words and punctuation marks.
+    """Split pairs of sentences by the length of their source, see `floater.lab.text.languages.lengths`.
 
     Pairs with an empty side are excluded. Files whose sentences only test come first, so that with
     `settings.unique` none of their sentences trains.
@@ -111,7 +111,8 @@ def write(
     files = {
         name: (folder / f"{name}.{source}", folder / f"{name}.{target}") for name in ("train", "valid", TEST)
     }
-    record = json.loads(json.dumps(asdict(settings) | {"languages": [source, target]}))
+    token = cldr.TOKEN if settings.builtin else settings.token
+    record = json.loads(json.dumps(asdict(settings) | {"token": token, "languages": [source, target]}))
     done = folder / _DONE
     before = json.loads(done.read_text(encoding="utf-8")) if done.is_file() else {}
     differs = sorted(name for name in record if before.get(name) != record[name])
@@ -135,7 +136,7 @@ def write(
         for side, path in zip(("source", "target"), files[part], strict=True)
     }
     test = dict(zip(("source", "reference"), map(str, files[TEST]), strict=True))
-    return data, test | {"token": settings.token}
+    return data, test | {"token": token}
 
 
 def share_below(settings: ShortToLong, folder: Path) -> str | None:
@@ -163,7 +164,7 @@ def share_below(settings: ShortToLong, folder: Path) -> str | None:
 
 
 def _length(settings: ShortToLong, pair: Pair) -> int:
-    return len(re.findall(settings.token, pair[0]))
+    return lengths([pair[0]], settings.token)[0]
 
 
 def _pool(settings: ShortToLong, source: str, target: str) -> Iterator[Pair]:

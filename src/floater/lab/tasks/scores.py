@@ -158,7 +158,7 @@ def length_bins(measurement: Measurement, edges: Sequence[int]) -> list[dict[str
     each edge up to but excluding the next, and from the last edge on.
 
     Args:
-        measurement: result of `score`, with lengths in words.
+        measurement: result of `score`, with lengths as `floater.lab.text.languages.lengths` counts them.
         edges: bounds of the bins, positive and strictly increasing.
 
     Returns:
@@ -168,9 +168,10 @@ def length_bins(measurement: Measurement, edges: Sequence[int]) -> list[dict[str
     Example:
         >>> text = ["Das ist ein kurzer Satz.", "Das hier ist ein etwas längerer Satz."]
         >>> print(*length_table(length_bins(score(text, text, lengths=[5, 7]), [4, 6])), sep="\\n")
-        0 to 3 words                0 lines  -
-        4 to 5 words                1 lines  BLEU 100.00  chrF 100.00
-        6 words and more            1 lines  BLEU 100.00  chrF 100.00
+        words and punctuation marks of the source, or characters of scripts without spaces:
+        0 to 3              0 lines  -
+        4 to 5              1 lines  BLEU 100.00  chrF 100.00
+        6 and more          1 lines  BLEU 100.00  chrF 100.00
     """
     number = np.searchsorted(edges, measurement.lengths, side="right")
     return [
@@ -181,13 +182,13 @@ def length_bins(measurement: Measurement, edges: Sequence[int]) -> list[dict[str
 
 
 def length_table(bins: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each bin of `length_bins`."""
-    lines = []
+    """Return a line that names the unit of lengths, and a line for each bin of `length_bins`."""
+    lines = ["words and punctuation marks of the source, or characters of scripts without spaces:"]
     for row in bins:
         low, high = row["lengths"]
-        bounds = f"{low} words and more" if high is None else f"{low} to {high} words"
+        bounds = f"{low} and more" if high is None else f"{low} to {high}"
         scores = f"BLEU {row['bleu']:.2f}  chrF {row['chrf']:.2f}" if row["bleu"] is not None else "-"
-        lines.append(f"{bounds:<22} {row['examples']:>6} lines  {scores}")
+        lines.append(f"{bounds:<14} {row['examples']:>6} lines  {scores}")
     return lines
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import sys
+import unicodedata
 from collections.abc import Iterable
 
 CHINESE = frozenset(
@@ -12,10 +15,13 @@ UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo", "dz", "shn", "ksw", "n
 """Languages that are written without spaces between words, or that separate syllables by other marks."""
 LONGEST_WORD = 5
 """Mean number of characters between spaces above which text of the scripts below is not split into words."""
-_UNSPACED_LETTERS = re.compile(
-    "[\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]"  # Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters
+_UNSPACED_SCRIPTS = (
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"  # Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters
 )
+_UNSPACED_LETTERS = re.compile(f"[{_UNSPACED_SCRIPTS}]")
+_UNIT = re.compile(rf"[^\W{_UNSPACED_SCRIPTS}]+|[{_UNSPACED_SCRIPTS}]|[^\w\s]")
+"""Pattern of a word, a letter of the scripts above or a punctuation mark, in text without combining marks."""
 
 
 def primary(code: str) -> str:
@@ -74,3 +80,31 @@ def lacks_spaces(lines: Iterable[str]) -> bool:
     letters, words = sum(map(str.isalpha, text)), len(text.split())
     unspaced = len(_UNSPACED_LETTERS.findall(text))
     return 2 * unspaced > letters and sum(not mark.isspace() for mark in text) > LONGEST_WORD * words
+
+
+def lengths(lines: Iterable[str], token: str | None = None) -> list[int]:
+    """Return the numbers of words and punctuation marks of lines.
+
+    A letter of a script without spaces counts by itself. Combining marks and joiners belong to their letter.
+
+    Args:
+        lines: lines of text.
+        token: regular expression of what counts instead.
+
+    Example:
+        >>> lengths(["Guten Tag!", "यह हिन्दी है।", "我喜欢猫。", "ไปกินข้าว"])
+        [3, 4, 5, 7]
+        >>> lengths(["Guten Tag!"], r"\\S+")
+        [2]
+    """
+    if token is not None:
+        return [len(re.findall(token, line)) for line in lines]
+    return [len(_UNIT.findall(line.translate(_marks()))) for line in lines]
+
+
+@functools.cache
+def _marks() -> dict[int, None]:
+    """Return the table for `str.translate` that deletes combining marks, and joiners between letters."""
+    codes = range(sys.maxunicode + 1)
+    marks = {code: None for code in codes if unicodedata.category(chr(code)).startswith("M")}
+    return marks | {0x200C: None, 0x200D: None}

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ def write_whole(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.replace(hidden, path)
     except OSError as error:
+        with suppress(OSError):
+            discard(hidden)
         error.filename = str(path)
         raise
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from floater.errors import DataError
 from floater.lab.settings import dump, make, read
-from floater.lab.training.checkpoints import remove
+from floater.lab.training.checkpoints import checkpoints, remove
 from floater.lab.training.files import UNFINISHED, save_whole, write_whole
 from floater.lab.training.lock import LOCK
 from floater.lab.training.run_data import VOCABULARY as VOCABULARY
@@ -77,7 +77,9 @@ def find_run(settings: Any, *, accept_changed_data: bool = False) -> Path:
         if any(differences(before, settings)):
             data = RunData(run, settings, accept=accept_changed_data)
             if changes := list(differences(before, settings, data.names)):
-                raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}")
+                saved = (run / MODEL).is_dir() or checkpoints(run)
+                hint = "" if saved else "; no step of a training is saved there: remove it to begin again"
+                raise DataError(f"{run} holds a run with other settings: {'; '.join(changes)}{hint}")
             data.check()
     elif run.is_dir() and any(
         not path.name.endswith(UNFINISHED) and not path.name.startswith(LOCK) and path.name != ENCODED

@@ -29,6 +29,7 @@ def test_it_has_the_scores_of_evaluate_and_the_loss_of_the_validation(trained: P
     assert actual.score("chrf") == pytest.approx(wanted.scores["chrf"])
     assert actual.score("tokenised_bleu") == pytest.approx(wanted.scores["tokenised_bleu"])
     assert actual.signatures == wanted.signatures
+    assert actual.lengths.tolist() == wanted.lengths.tolist()
     assert {*actual.metrics} == {*TASK.metrics, "length_ratio"}
 
     model, tokenizer = load_run(trained, "cpu")
@@ -87,6 +88,13 @@ def test_a_test_set_is_refused_where_the_positions_end(
             TASK.check_test(run_settings, **{name: str(file) for name, file in files.items()})
         with pytest.raises(PositionError):
             token_losses(model, tokenizer, asked)
+
+
+def test_the_unit_of_lengths_is_that_of_the_source_language(tmp_path: Path) -> None:
+    for source, unit in (("hi", "words"), ("zh-Hans", "characters, words")):
+        parts = {"data": {"builtin": 9, "source": source}, "run": str(tmp_path)}
+        run_settings = make(TranslationSettings, parts, "here")
+        assert TASK.lengths(run_settings) == f"{unit} and punctuation marks of the source"
 
 
 def test_a_test_set_is_refused_in_tokens_of_the_vocabulary_that_a_run_trains(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def test_a_run_is_found_again_by_the_same_settings_only(tmp_path: Path, files: F
         find_run(other)
     assert str(error.value) == (
         f"{tmp_path / 'run'} holds a run with other settings: "
-        "model.position_options.delta is null there and 0.2 here; training.seed is 1 there and 2 here"
+        "model.position_options.delta is null there and 0.2 here; training.seed is 1 there and 2 here; "
+        "no step of a training is saved there: remove it to begin again"
     )
 
 

@@ -9,7 +9,8 @@ import yaml
 from floater.errors import DataError
 from floater.lab.tasks import task
 from floater.lab.tasks.scores import length_bins, length_table, score
-from floater.lab.tasks.translation import Decoding, translate
+from floater.lab.tasks.translation import Decoding, decode, translate
+from floater.lab.text.languages import lengths
 
 from .conftest import Files
 from .small import evaluate, load_run, pairs
@@ -24,8 +25,7 @@ def test_a_run_is_scored_by_its_translations(trained: Path, files: Files) -> Non
     actual = evaluate(trained, source, reference=reference, bins=(4, 8), decoding=GREEDY)
     hypotheses = translate(*load_run(trained), test.source, GREEDY)
     assert actual.lines == hypotheses
-    lengths = [len(line.split()) for line in test.source]
-    wanted = score(hypotheses, test.target, language="de", lengths=lengths)
+    wanted = score(hypotheses, test.target, language="de", lengths=lengths(test.source))
     assert str(actual).splitlines() == [*str(wanted).splitlines(), *length_table(length_bins(wanted, [4, 8]))]
     assert actual.scores == wanted.scores
 
@@ -40,6 +40,23 @@ def test_the_language_is_that_of_the_run_or_the_one_given(trained: Path, files: 
     assert "moses-fr" in french.signatures["tokenised_bleu"]
     assert "tokenised_bleu" not in unknown.scores
     assert german.scores["bleu"] == french.scores["bleu"] == unknown.scores["bleu"]
+
+
+def test_notes_count_what_was_cut_and_what_is_empty(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of the four sources are translated, to a token each; all four pairs are scored."""
+    monkeypatch.setattr(decode, "MARGIN", 1)
+    source, reference = tmp_path / "source", tmp_path / "reference"
+    source.write_text("Spain\n\nItaly\n \n", encoding="utf-8")
+    reference.write_text("Spanien\nJa\n\n \n", encoding="utf-8")
+    actual = evaluate(trained, source, reference=reference, decoding=Decoding(beam=1, max_ratio=0.01))
+    assert list(actual.notes) == [
+        "2 of 4 translations reached the longest output and were cut",
+        "3 of 4 pairs have an empty side and are scored; a study excludes them",
+    ]
+    assert [record.message for record in caplog.records][-2:] == list(actual.notes)
+    assert len(actual.lines) == 4
 
 
 def test_files_that_are_not_aligned_are_refused(trained: Path, files: Files) -> None:
@@ -58,11 +75,13 @@ def test_a_run_on_moses_tokens_reads_and_writes_plain_text(
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     read: list[str] = []
 
-    def repeat(model: object, tokenizer: object, lines: list[str], *others: object) -> list[str]:
+    def repeat(model: object, tokenizer: object, lines: list[str], *others: object) -> tuple[list[str], int]:
         read.extend(lines)
-        return lines
+        return lines, 0
 
-    monkeypatch.setattr("floater.lab.tasks.translation.translate", repeat)
+    module = "floater.lab.tasks.translation"
+    monkeypatch.setattr(f"{module}.translate_and_count", repeat)
+    monkeypatch.setattr(f"{module}.translate", lambda *arguments: repeat(*arguments)[0])
     text = tmp_path / "text.en"
     text.write_text("Die wohl-bekannte (alte) Katze ist hier & da.\n")
     actual = evaluate(run, text, reference=text)

@@ -17,7 +17,6 @@ from transformers import PreTrainedTokenizerFast
 from floater.encodings import options
 from floater.encodings.spec import Site
 from floater.errors import DataError
-from floater.lab.tasks.corpora import cldr
 from floater.lab.tasks.corpora.text import Pairs
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement, check_edges, positions
@@ -33,6 +32,7 @@ from floater.lab.tasks.translation.settings import Decoding, TranslationSettings
 from floater.lab.tasks.translation.validation import token_losses, validate
 from floater.lab.text import moses
 from floater.lab.text.bpe import encode, load_bpe, train_bpe
+from floater.lab.text.languages import UNSPACED, lengths, primary
 from floater.lab.training.files import sealed
 from floater.lab.training.model import configured, load_model, set_reading
 from floater.lab.training.run import MODEL, VOCABULARY, RunPath, inside
@@ -153,6 +153,10 @@ class Translation(Task):
                 )
 
     def check(self, settings: TranslationSettings) -> None:
+        if settings.data.columns and settings.data.train is None:  # a trained run may be given a table
+            raise DataError(
+                "data.columns names columns of tables, but data.train and data.valid are not given"
+            )
         sites: tuple[Site, ...] = ("self", "decoder", "cross")
         models = [settings.model.position_model(site) for site in sites]
         # a shorter table may suffice; the longest pair is compared with it once the data are read
@@ -214,12 +218,14 @@ class Translation(Task):
                 the run.
             reference: file of the translations of a file of sentences.
             language: language of the references; by default the run's target language.
-            bins: bounds of the bins of source length, in words separated by spaces; empty for no bins.
+            bins: bounds of the bins of source length, see `lengths`; empty for no bins.
             reading: settings for long sentences, see `Reading.of`; by default those of the model.
             decoding: settings of the decoding; by default those of the run's configuration.
 
         Returns:
-            BLEU, chrF and tokenised BLEU with their signatures, a report with the bins, and the translations.
+            BLEU, chrF and tokenised BLEU with their signatures, a report with the bins, and the translations,
+            one for each line. The notes, which are logged too, count translations that were cut and pairs
+            with an empty side; these are scored here, and a study excludes them.
 
         Raises:
             DataError: if the run or a file is not valid.
@@ -235,17 +241,19 @@ class Translation(Task):
             language = settings.data.target
         set_reading(model, reading)
         texts = text_of(settings)
-        hypotheses = texts.plain(
-            translate(
-                model,
-                tokenizer,
-                texts.source(pairs.source),
-                decoding or decoding_of(settings),
-                pairs.fields,
+        search = decoding or decoding_of(settings)
+        written, cut = translate_and_count(model, tokenizer, texts.source(pairs.source), search, pairs.fields)
+        hypotheses = texts.plain(written)
+        notes = _notes_of_cut(cut, hypotheses)
+        empty = sum(not all(map(str.strip, pair)) for pair in zip(pairs.source, pairs.target, strict=True))
+        if empty:
+            notes.append(
+                f"{empty} of {len(hypotheses)} pairs have an empty side and are scored; a study excludes them"
             )
-        )
-        words = [len(line.split()) for line in pairs.source]
-        measurement = score(hypotheses, pairs.target, language=language, lengths=words)
+        for note in notes:
+            logger.warning("%s", note)
+        measurement = score(hypotheses, pairs.target, language=language, lengths=lengths(pairs.source))
+        measurement = replace(measurement, notes=notes)
         if not bins:
             return measurement
         by_length = length_bins(measurement, bins)
@@ -296,19 +304,20 @@ class Translation(Task):
         run: RunPath,
         source: str | Path,
         reference: str | Path | None = None,
-        token: str = cldr.TOKEN,
+        token: str | None = None,
     ) -> Measurement:
         """Return BLEU, chrF and loss of a run's final model on a test set, sentence by sentence.
 
         If Moses supports the target language, tokenised BLEU is returned as well. Lengths are those of the
-        source in words and punctuation marks, before BPE; the position of a loss is that of its token in the
-        reference.
+        source before BPE, see `floater.lab.text.languages.lengths`; the position of a loss is that of its
+        token in the reference.
 
         Args:
             run: directory of a finished run.
             source: file of source sentences, one per line, or a table of pairs.
             reference: file of the translations of a file of sentences.
-            token: regular expression of a word or a punctuation mark.
+            token: regular expression of the unit of lengths; by default a word or a punctuation mark, of a
+                script without spaces a character.
 
         Raises:
             DataError: if the run or a file is not valid.
@@ -323,19 +332,17 @@ class Translation(Task):
         )
         hypotheses = texts.plain(written)
         nats = token_losses(model, tokenizer, tokens)
-        notes = []
-        if cut:
-            notes.append(f"{cut} of {len(hypotheses)} translations reached the longest output and were cut")
+        notes = _notes_of_cut(cut, hypotheses)
         if pairs.skipped:
             notes.append(f"{pairs.skipped} pairs with an empty side were excluded")
-        lengths = [len(re.findall(token, line)) for line in pairs.source]
-        measurement = score(hypotheses, pairs.target, language=settings.data.target, lengths=lengths)
-        sums, counts = positions(nats)
+        counts = lengths(pairs.source, token)
+        measurement = score(hypotheses, pairs.target, language=settings.data.target, lengths=counts)
+        position_nats, position_tokens = positions(nats)
         return replace(
             measurement,
             statistics=measurement.statistics | {"loss": np.array([[row.sum(), len(row)] for row in nats])},
-            position_nats=sums,
-            position_tokens=counts,
+            position_nats=position_nats,
+            position_tokens=position_tokens,
             notes=notes,
             signatures={name: measurement.signatures[name] for name in measurement.statistics},
         )
@@ -348,12 +355,13 @@ class Translation(Task):
         return tokens, valid if test is None else None
 
     def lengths(self, settings: TranslationSettings) -> str:
-        return "words and punctuation marks of the source"
+        characters = "characters, " * (primary(settings.data.source) in UNSPACED)
+        return f"{characters}words and punctuation marks of the source"
 
     def check_test(self, settings: TranslationSettings, **test: Any) -> None:
-        source, reference, token = test["source"], test.get("reference"), test.get("token", cldr.TOKEN)
+        source, reference, token = test["source"], test.get("reference"), test.get("token")
         try:
-            re.compile(token)
+            re.compile(token or "")
         except re.error as error:
             raise DataError(f"token {token!r} is not a regular expression: {error}") from None
         pairs = read_test_pairs(source, reference, settings.data, skip_empty=True)
@@ -408,6 +416,11 @@ def text_of(settings: TranslationSettings | None) -> Texts:
     join = moses.detokenizer(settings.data.target)
     source, target = tokens(settings.data.source), tokens(settings.data.target)
     return Texts(source, target, lambda lines: [join(line) for line in lines])
+
+
+def _notes_of_cut(cut: int, translations: Sequence[str]) -> list[str]:
+    """Return a note on the number of translations that were cut, if there are any."""
+    return [f"{cut} of {len(translations)} translations reached the longest output and were cut"] * bool(cut)
 
 
 def configuration(settings: TranslationSettings, vocabulary: int) -> Any:

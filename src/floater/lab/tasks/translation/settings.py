@@ -90,8 +90,6 @@ class Data:
             check_read(self, ["builtin_seed"], "data.builtin")
         if self.vocabulary is not None:
             check_read(self, ["vocabulary_size"], "a run without data.vocabulary")
-        if self.columns and not is_table:
-            raise ValueError("columns names columns of tables, but train and valid are not given")
         if bool(self.languages) != ("language" in self.columns):
             raise ValueError("languages and columns.language belong together: give both or neither")
         if len(set(self.languages)) < len(self.languages):
