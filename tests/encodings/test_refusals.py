@@ -134,6 +134,8 @@ OPTIONS = [
     # relative
     ("bipe", {"delimiters": [-1]}, r"delimiters is \[-1\]; token ids are not negative"),
     ("bipe", {"between": "fire"}, "between is 'fire'; it must be one of 'rotary', 'alibi'"),
+    ("bipe", {"between": "alibi", "base": -5.0}, r"base is -5\.0, but between='alibi' rotates no pairs"),
+    ("bipe", {"between": "alibi", "pairs": "x"}, "pairs is 'x', but between='alibi' rotates no pairs"),
     ("chang", {"window": 0}, "window is 0; it must be at least 1"),
     ("chen_absolute", {"rank": 0}, "rank is 0; it must be at least 1"),
     ("cope", {"positions": 1}, "positions is 1; it must be at least 2"),
@@ -146,6 +148,12 @@ OPTIONS = [
     ("deberta", {"direction": "left"}, "direction is 'left'; it must be one of 'paper', 'released'"),
     ("deberta", {"buckets": "linear"}, "buckets is 'linear'"),
     ("deberta", {"max_distance": -1}, "max_distance is -1; it must be at least 1"),
+    ("deberta", {"max_distance": 3}, "max_distance is 3, but with buckets='clip' distances end at span"),
+    (
+        "deberta",
+        {"terms": "content_to_position", "bias": True},
+        "bias is True, but with terms='content_to_position' P is not projected to queries",
+    ),
     ("deberta", {"span": 0}, "span is 0; buckets='clip' needs at least 1"),
     ("deberta", {"span": 3, "buckets": "log"}, "span is 3; buckets='log' needs at least 4"),
     (
@@ -198,6 +206,11 @@ OPTIONS = [
     ("sandwich", {"width": 0}, "width is 0; it must be even and at least 2"),
     ("self_extend", {"form": "round"}, "form is 'round'; it must be one of 'floor', 'leaky', 'rectified'"),
     ("self_extend", {"group": 1}, "group is 1; it must be above 1"),
+    (
+        "self_extend",
+        {"form": "rectified", "group": 3},
+        "group is 3, but form='rectified' has no groups beyond the window",
+    ),
     ("self_extend", {"window": 0}, "window is 0; it must be at least 1"),
     ("shaw", {"clip": 0}, "clip is 0; it must be at least 1"),
     ("spe_conv", {"kernel": 0}, "kernel is 0"),

@@ -131,6 +131,22 @@ def test_a_baked_model_is_exported_with_a_mask_for_any_batch_and_length():
         close(program.module()(*inputs)[0], model(*inputs)[0])
 
 
+@pytest.mark.parametrize("name", ["clock", "floater_cde", "chang", "spe_sine"])
+@torch.no_grad()
+def test_a_model_is_exported_with_a_mask_for_any_batch(name):
+    model = build_model(FloaterForCausalLM, name, **SMALL)
+    shape = {0: torch.export.Dim("batch", min=2)}
+    program = torch.export.export(
+        model,
+        (IDS, MASK),
+        {"use_cache": False},
+        dynamic_shapes={"input_ids": shape, "attention_mask": shape, "use_cache": None},
+    )
+    ids, mask = IDS.repeat(2, 1), torch.cat([MASK, MASK.flip(0)])
+    actual, wanted = (each(ids, mask, use_cache=False).logits for each in (program.module(), model))
+    close(actual[mask.bool()], wanted[mask.bool()])
+
+
 @torch.no_grad()
 def test_positions_are_an_input_of_an_exported_program():
     model = bake(build_model(FloaterModel), 16)

@@ -195,3 +195,26 @@ def test_the_masked_loss_of_packed_documents_is_the_mean_over_every_token():
     packed = model(tokens, attention_mask=mask, document_ids=ids, labels=labels)
     wanted = torch.nn.functional.cross_entropy(packed.logits.flatten(0, 1), labels.flatten())
     assert float(packed.loss) == pytest.approx(float(wanted), rel=1e-6)
+
+
+@pytest.mark.parametrize("given_as", ["document_ids", "positions"])
+@torch.no_grad()
+def test_the_loss_of_a_continuation_is_that_of_its_tokens(given_as):
+    model = build_model(FloaterForCausalLM, "rotary")
+    tokens, _, ids = batch()
+    tokens, ids = tokens[:2, :6], ids[:2, :6]
+
+    def documents(start, stop):
+        if given_as == "document_ids":
+            return {given_as: ids[:, :stop]}
+        whole = Positions.from_documents(ids[:, :stop])
+        return {given_as: Positions.from_documents(ids[:, :stop], queries=stop - start) if start else whole}
+
+    cache = DynamicCache()
+    model(tokens[:, :2], past_key_values=cache, use_cache=True, **documents(0, 2))
+    continued = model(tokens[:, 2:], past_key_values=cache, labels=tokens[:, 2:], **documents(2, 6))
+    logits = model(tokens, use_cache=False, **documents(0, 6)).logits[:, 2:-1]
+    follows = ids[:, 3:] == ids[:, 2:-1]
+    wanted = torch.nn.functional.cross_entropy(logits[follows], tokens[:, 3:][follows])
+    assert 0 < follows.sum() < follows.numel()
+    torch.testing.assert_close(continued.loss.double(), wanted, rtol=1e-5, atol=1e-5)

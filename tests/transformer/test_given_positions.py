@@ -160,6 +160,19 @@ def test_positions_that_do_not_fit_are_refused(cls):
             model(ids, other, positions=Positions.from_mask(mask), **target(cls))
 
 
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("position_ids", r"position_ids is \[\[1, .*1\]\]; it must be a tensor"),
+        ("document_ids", "the document ids are a list; it must be a tensor"),
+        ("attention_mask", "the attention mask is a list; it must be a tensor"),
+    ],
+)
+def test_lists_are_refused(argument, message):
+    with pytest.raises(ValueError, match=rf"{message} \((2|batch), 4\)"):
+        build_model(FloaterForCausalLM)(tokens(2, 4), **{argument: [[1] * 4] * 2})
+
+
 def test_positions_of_a_whole_text_are_refused_with_a_cache():
     model, ids = build_model(FloaterForCausalLM), tokens(1, 4)
     cache = model(ids, use_cache=True).past_key_values

@@ -164,5 +164,12 @@ def test_what_does_not_fit_a_memory_is_refused():
         lm(tokens(2, 4), memory=memory, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match="the memory has 0 tokens"):
         Memory(0)
+    for size in (2.5, "4", True, None):
+        with pytest.raises(ValueError, match=f"the memory has {size!r} tokens; it must have a whole number"):
+            Memory(size)
+    with pytest.raises(TypeError, match="memory is 4; it must be a Memory"):
+        lm(tokens(2, 4), memory=4)
+    with pytest.raises(ValueError, match=r"the attention mask is a list; it must be a tensor \(2, 4\)"):
+        lm(tokens(2, 4), memory=memory, attention_mask=[[1] * 4] * 2)
     with pytest.raises(PositionError, match="a memory needs a causal stack"):
         build_model(FloaterForMaskedLM, "rotary").model(tokens(1, 4), memory=Memory(4))

@@ -296,6 +296,13 @@ def test_a_rule_that_would_change_nothing_is_refused():
             "reads true distances",
         ),
         ("t5", {"interpolate": True}, {}, "'t5' reads none"),
+        ("learned", {"interpolate": True}, {}, "interpolate puts tokens .* 'learned' is defined at whole"),
+        (
+            "compose",
+            {"interpolate": True},
+            {"position_options": {"models": ["learned", "rotary"]}},
+            "'learned . rotary' is defined at whole times only",
+        ),
         ("rotary", {"group": [4, 2]}, {}, "'rotary' has no bias of them"),
         ("none", {"temperature": True}, {"attention": "linear"}, "attention is 'linear' and has none"),
         (
@@ -311,6 +318,17 @@ def test_a_rule_that_would_change_nothing_is_refused():
             build_model(FloaterModel, encoding, **changes)(tokens(1, 3), reading=Reading.of(inputs))
     with pytest.raises(ValueError, match=r"call eval\(\) first"):
         build_model(FloaterModel, "t5").train()(tokens(1, 3), reading=Reading(group=(2, 2)))
+
+
+@torch.no_grad()
+def test_whole_distances_go_with_interpolated_times():
+    options = {"training_length": 4, "position_options": {"models": ["sinusoidal", "shaw"]}}
+    plain = build_model(FloaterModel, "compose", **options)
+    model = build_model(FloaterModel, "compose", reading={"interpolate": True}, **options)
+    ids = tokens(1, 4)
+    assert torch.equal(model(ids)[0], plain(ids)[0])
+    ids = tokens(1, 8)
+    assert not torch.allclose(model(ids)[0], plain(ids)[0])
 
 
 def test_the_default_rule_is_saved_with_the_model(tmp_path):

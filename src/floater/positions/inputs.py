@@ -52,8 +52,9 @@ def build_positions(
         Positions of T queries and `cached` + T keys, with the padding and the documents of a mask and ids.
 
     Raises:
-        ValueError: if a shape does not fit, ids are not whole numbers or those of tokens less than `first`,
-            `pairs` is not causal, or new tokens do not continue the positions of cached ones.
+        ValueError: if a mask or ids are no tensor, a shape does not fit, ids are not whole numbers or those
+            of tokens less than `first`, `pairs` is not causal, or new tokens do not continue the positions of
+            cached ones.
 
     Example:
         >>> build_positions((1, 1), 3, mask=torch.tensor([[0, 1, 1, 1]])).query
@@ -63,6 +64,10 @@ def build_positions(
     """
     length, count = shape[1], cached.shape[1] if isinstance(cached, Tensor) else cached
     for name, columns in (("attention mask is", mask), ("document ids are", document_ids)):
+        if columns is not None and not isinstance(columns, Tensor):
+            raise ValueError(
+                f"the {name} a {type(columns).__name__}; it must be a tensor (batch, {count + length})"
+            )
         if columns is not None and (columns.ndim != 2 or columns.shape[1] != count + length):
             raise ValueError(
                 f"the {name} {tuple(columns.shape)}; it must be (batch, {count + length}): "
@@ -73,7 +78,7 @@ def build_positions(
     elif mask is not None:
         positions = Positions.from_mask(mask, queries=length)
     else:
-        device = device if position_ids is None else position_ids.device
+        device = device if position_ids is None else _checked(position_ids, shape).device
         positions = Positions.arange(length, offset=count, device=device)
     if position_ids is None and pairs is not None and mask is None and document_ids is None:
         position_ids, first, below = _ids_from_pairs(pairs, length), 0, pairs.shape[-1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings import PositionError, PositionModel
+from floater.encodings.checks import is_whole
 from floater.transformer.uncast import Uncast
 
 
@@ -36,7 +37,7 @@ class Memory:
         size: tokens that are kept, at least 1.
 
     Raises:
-        ValueError: if size is below 1.
+        ValueError: if size is not a whole number of at least 1.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterForCausalLM
@@ -49,8 +50,8 @@ class Memory:
     """
 
     def __init__(self, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"the memory has {size} tokens; it must have at least 1")
+        if not is_whole(size) or size < 1:
+            raise ValueError(f"the memory has {size!r} tokens; it must have a whole number of at least 1")
         self.size = size
         self.forget()
 
@@ -103,6 +104,8 @@ class Memory:
         """
         shape = tuple(x.shape[:2])
         for name, tensor in (("attention mask is", mask), ("document ids are", documents)):
+            if tensor is not None and not isinstance(tensor, Tensor):
+                raise ValueError(f"the {name} a {type(tensor).__name__}; it must be a tensor {shape}")
             if tensor is not None and tuple(tensor.shape) != shape:
                 raise ValueError(f"the {name} {tuple(tensor.shape)}; with a memory it must be {shape}")
         if not self.length:

@@ -104,12 +104,14 @@ class FloaterModel(FloaterPreTrainedModel):
                 fit, there are a cache or positions besides a memory, or weights are requested that the
                 attention does not compute.
             PositionError: if the position model does not support a memory.
-            TypeError: if an argument would be ignored.
+            TypeError: if an argument would be ignored, or memory is not a `Memory`.
         """
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
         earlier = cached_length(past_key_values)
         if memory is not None:
+            if not isinstance(memory, Memory):
+                raise TypeError(f"memory is {memory!r}; it must be a Memory, such as Memory(128)")
             if past_key_values is not None or positions is not None or position_ids is not None:
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
@@ -282,7 +284,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
             documents = positions.document
         if labels is not None and documents is not None:
             begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
-            labels = labels.masked_fill(begins, IGNORED)
+            labels = labels.masked_fill(begins[:, begins.shape[1] - labels.shape[1] :], IGNORED)
         loss = self.loss_of(labels, num_items_in_batch, logits=logits, vocab_size=logits.shape[-1])
         return CausalLMOutputWithPast(
             loss=loss,

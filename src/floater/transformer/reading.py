@@ -13,6 +13,7 @@ from torch import Tensor
 
 from floater.encodings import PositionError
 from floater.encodings.checks import one_of
+from floater.encodings.composed.parts import Composite
 from floater.encodings.model import PositionModel
 from floater.flow.choices import is_count
 from floater.flow.precision import wide_dtype
@@ -144,8 +145,8 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
         config: the model's configuration.
 
     Raises:
-        PositionError: if a part of the rule would change nothing; the message names the models that support
-            it.
+        PositionError: if a part of the rule would change nothing, or the encoding cannot follow it; the
+            message names the models that can.
     """
     name = config.position_name(position.spec.site)
     spaces = reading.interpolate or reading.length is None or read_times(config, position) is not None
@@ -167,6 +168,13 @@ def check_reading(reading: Reading, position: PositionModel, config: Any) -> Non
         raise PositionError(
             f"reading.interpolate spaces times, but '{name}' reads none; encodings of absolute positions, "
             "such as 'floater' and 'sinusoidal', do"
+        )
+    # parts of a composition that read no times are at whole positions all the same
+    parts = position.models if isinstance(position, Composite) else [position]
+    if reading.interpolate and any(part.reads_times and "real" in part.card.exceptions for part in parts):
+        raise PositionError(
+            f"reading.interpolate puts tokens between whole times, but '{name}' is defined at whole times "
+            "only; 'floater' and 'sinusoidal' are defined between them, too"
         )
     if reading.group is not None and not position.reads_distances:
         raise PositionError(

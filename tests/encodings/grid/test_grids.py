@@ -122,6 +122,22 @@ def test_mrope_on_a_text_is_rotary():
         build("mrope", **SIZES, sections=[4, 4])
 
 
+def test_interleaved_mrope_has_the_pairs_of_its_sections():
+    for dim in range(2, 34, 2):
+        model = build("mrope", dim=dim, heads=1, layers=1, max_length=16, interleaved=True)
+        counts = [model.axis_of_pair.count(axis) for axis in range(3)]
+        assert counts[1] == counts[2] == dim // 6
+        assert sum(counts) == dim // 2
+    sizes = {"dim": 128, "heads": 1, "layers": 1, "max_length": 16}
+    model = build("mrope", **sizes, interleaved=True, sections=[24, 20, 20])  # Qwen3-VL's
+    assert [model.axis_of_pair.count(axis) for axis in range(3)] == [24, 20, 20]
+    for sections in ([16, 24, 24], [0, 64, 0], [42, 0, 22]):
+        with pytest.raises(PositionError) as error:
+            build("mrope", **sizes, interleaved=True, sections=sections)
+        why = "of 64 interleaved pairs height can have at most 21 and width 21"
+        assert str(error.value) == f"sections is {sections}; {why}"
+
+
 def test_sinusoids_hold_the_waves_of_mae():
     wanted = build_2d_sinusoidal_position_embedding(7, 5, embed_dim=32)
     model = build("sinusoidal_grid", **SIZES)

@@ -117,3 +117,14 @@ def test_half_precision_keeps_distances_apart():
     at = Positions(torch.tensor([[8001]]), torch.tensor([[0, 4000]]))
     actual = model.correlation(model.prepare(at), 0)
     torch.testing.assert_close(actual[0, 0, 0], torch.tensor([8002.0, 4002.0]).log() / math.log(8002))
+
+
+def test_pieces_of_scalars_out_of_order_need_no_warning(recwarn):
+    torch.set_warn_always(True)
+    try:
+        x, (weight, bias), out = torch.randn(4, 5).T, torch.randn(2, 8), torch.randn(3, 8)
+        actual = piecewise(x, weight, bias, out)
+    finally:
+        torch.set_warn_always(False)
+    assert torch.equal(actual, piecewise(x.contiguous(), weight, bias, out))
+    assert not recwarn.list

@@ -1,5 +1,7 @@
 """Rescaled rotary frequencies against those of Transformers, alone and inside Llama."""
 
+import math
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaModel
@@ -25,7 +27,8 @@ LONG = {
     "short_factor": [1.0 + 0.01 * i for i in range(16)],
     "long_factor": [1.0 + 0.5 * i for i in range(16)],
 }
-PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+PARTIAL = "partial_rotary_factor"
+PROPORTIONAL = {"rope_type": "proportional", PARTIAL: 0.25}
 RULES = [
     LLAMA3,
     {**LLAMA3, "factor": 2.0, "low_freq_factor": 2.5, "high_freq_factor": 3.0},
@@ -193,3 +196,44 @@ def test_what_is_refused(scaling, message):
         build("rotary", **SIZES, scaling=scaling)
     with pytest.raises(PositionError, match="head_dim is 2; dynamic scaling needs at least 4"):
         build("rotary", **(SIZES | {"dim": 4}), scaling={"rope_type": "dynamic", "factor": 2.0})
+
+
+@pytest.mark.parametrize("name", ["rotary", "self_extend"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, 0, True, "32", None])
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        (LINEAR, "factor"),
+        (LINEAR, "original_max_position_embeddings"),
+        (YARN, "attention_factor"),
+        (YARN, "beta_fast"),
+        (YARN, "beta_slow"),
+        (LONG, "attention_factor"),
+        (LONG, "length"),
+        (LLAMA3, "low_freq_factor"),
+        (LLAMA3, "high_freq_factor"),
+        (PROPORTIONAL, PARTIAL),
+        ({"rope_type": "dynamic", "factor": 2.0}, "length"),
+    ],
+)
+def test_scalars_are_finite_numbers(name, rule, key, value):
+    if (value is None and key in ("attention_factor", "length")) or (key, value) == (PARTIAL, 0):
+        build(name, **SIZES, scaling={**rule, key: value})
+        return
+    with pytest.raises(PositionError) as error:
+        build(name, **SIZES, scaling={**rule, key: value})
+    assert key in str(error.value)
+    assert repr(value) in str(error.value)
+
+
+def test_other_values_of_scaling():
+    with pytest.raises(PositionError, match="truncate of scaling is 'no'; it must be one of True, False"):
+        build("rotary", **SIZES, scaling={**YARN, "truncate": "no"})
+    with pytest.raises(PositionError, match=r"embeddings of scaling is 2\.5; it must be a whole number"):
+        build("rotary", **SIZES, scaling={**YARN, "original_max_position_embeddings": 2.5})
+    with pytest.raises(PositionError, match="it must be 16 positive numbers"):
+        build("rotary", **SIZES, scaling={**LONG, "long_factor": [math.inf] * 16})
+    one = {**LONG, "original_max_position_embeddings": 1}
+    with pytest.raises(PositionError, match="training length is 1; longrope without attention_factor needs"):
+        build("rotary", **SIZES, scaling=one)
+    assert build("rotary", **SIZES, scaling={**one, "attention_factor": 1.5}).frequencies(None)[1] == 1.5

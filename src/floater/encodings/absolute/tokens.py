@@ -125,7 +125,7 @@ def earlier_tokens(positions: Positions, count: int) -> list[Tensor]:
     tokens = slots if valid is None else torch.where(valid, slots, -1)
     previous = F.pad(tokens.cummax(1).values, (1, -1), value=-1) if slots.numel() else tokens
     if document is not None:
-        rows = max(len(document), len(previous))
+        rows = _rows(document, previous)
         document, previous = document.expand(rows, -1), previous.expand(rows, -1)
         same = document.gather(1, previous.clamp(min=0)) == document
         previous = torch.where(same, previous, -1)
@@ -150,10 +150,16 @@ def steps(positions: Positions, previous: Tensor) -> Tensor:
         tensor([[0, 1, 0, 1, 1]])
     """
     key = positions.key
-    rows = max(len(previous), len(key))
+    rows = _rows(previous, key)
     previous = previous.expand(rows, -1)
     before = key.expand(rows, -1).gather(1, previous.clamp(min=0))
     return torch.where(previous < 0, 0, key - before)
+
+
+def _rows(a: Tensor, b: Tensor) -> int:
+    """Return the common number of rows, by shapes, as `len` and `max` fix a size that a trace leaves open."""
+    rows: int = torch.broadcast_shapes(a.shape[:1], b.shape[:1])[0]  # type: ignore[no-untyped-call]
+    return rows
 
 
 def convolve(x: Tensor, taps: Tensor, earlier: list[Tensor]) -> Tensor:

@@ -170,9 +170,9 @@ class MRope(GridRotary):
     Args:
         spec: the stack of blocks; head_dim must be even.
         sections: pairs of time, height and width; by default a quarter for time and the rest in halves, which
-            are Qwen2-VL's 16, 24 and 24 of 64.
-        interleaved: whether pairs take turns: i, i + 1, i + 2 read time, height, width as far as the sections
-            of height and width reach, and time after that.
+            are Qwen2-VL's 16, 24 and 24 of 64; interleaved, thirds, with the rest for time.
+        interleaved: whether pairs take turns: 1, 4, 7, ... read height and 2, 5, 8, ... width, as many as
+            their sections have, and all others time. Sections that do not fit into these turns are refused.
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
 
@@ -207,13 +207,21 @@ class MRope(GridRotary):
         super().__init__(spec, pairs, base)
         half = self.head_dim // 2
         if sections is None:
-            sections = (half // 4, (half - half // 4 + 1) // 2, (half - half // 4) // 2)
+            thirds = (half - 2 * (half // 3), half // 3, half // 3)
+            quarter = (half // 4, (half - half // 4 + 1) // 2, (half - half // 4) // 2)
+            sections = thirds if interleaved else quarter
         if len(sections) != 3 or min(sections) < 0 or sum(sections) != half:
             raise PositionError(
                 f"sections is {sections!r}; it must be three numbers that sum to {half} pairs"
             )
         # a list: a tensor made under a loader's meta device would have no data
         if interleaved:
+            height, width = (len(range(axis, half, 3)) for axis in (1, 2))
+            if sections[1] > height or sections[2] > width:
+                raise PositionError(
+                    f"sections is {sections!r}; of {half} interleaved pairs height can have at most {height} "
+                    f"and width {width}"
+                )
             turns = [(pair, pair % 3) for pair in range(half)]
             self.axis_of_pair = [axis if pair < 3 * sections[axis] else 0 for pair, axis in turns]
         else:

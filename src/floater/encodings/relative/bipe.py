@@ -45,6 +45,7 @@ class BiPE(PositionModel):
         delimiters: token ids that end a segment, of which they are a part; without any a text is one segment.
         between: "rotary" or "alibi".
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
+            Only "rotary" has them.
         base: base of the frequencies of "rotary", above 1.
 
     Raises:
@@ -88,6 +89,9 @@ class BiPE(PositionModel):
     ) -> None:
         super().__init__(spec)
         one_of("between", between, ("rotary", "alibi"))
+        for name, value, default in (("pairs", pairs, "half"), ("base", base, 10000.0)):
+            if between == "alibi" and value != default:
+                raise PositionError(f"{name} is {value!r}, but between='alibi' rotates no pairs")
         if any(token < 0 for token in delimiters):
             raise PositionError(f"delimiters is {delimiters!r}; token ids are not negative")
         self.delimiters = tuple(delimiters)

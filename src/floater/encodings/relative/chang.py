@@ -86,7 +86,7 @@ class Chang(PositionModel):
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor]) -> Tensor:
         state, layer = context.state, context.layer
-        column = state[:, None].expand(len(q), q.shape[1], -1, -1)
+        column = state[:, None].expand(q.shape[0], q.shape[1], -1, -1)
         scale = self.scale(q.shape[-1])
         dynamic = (q @ self.query[layer] * scale).gather(-1, column)
         if self.key is not None:

@@ -80,11 +80,12 @@ class Deberta(PositionModel):
         terms: "both", "content_to_position" or "position_to_content".
         direction: "paper" or "released", of position_to_content.
         buckets: "clip", or "log" (versions 2 and 3).
-        max_distance: with "log", end of the buckets, above span / 2 + 1; None means 2 span.
+        max_distance: with "log" only, end of the buckets, above span / 2 + 1; None means 2 span.
         norm: whether P goes through a layer norm (versions 2 and 3).
         share: project P with the block's own projections of queries and keys (versions 2 and 3).
         absolute: whether the last block's queries read absolute positions.
-        bias: whether P's projection of queries has a bias, as in the released code; requires share=False.
+        bias: whether P's projection of queries has a bias, as in the released code; requires share=False and
+            terms with position_to_content.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -132,6 +133,10 @@ class Deberta(PositionModel):
         one_of("direction", direction, ("paper", "released"))
         one_of("buckets", buckets, ("clip", "log"))
         at_least_one(max_distance=max_distance)
+        if max_distance is not None and buckets == "clip":
+            raise PositionError(
+                f"max_distance is {max_distance}, but with buckets='clip' distances end at span"
+            )
         self.span = spec.max_length if span is None else span
         if self.span < (4 if buckets == "log" else 1):
             raise PositionError(
@@ -152,6 +157,8 @@ class Deberta(PositionModel):
             raise PositionError(
                 "bias is True, but with share=True P goes through the block's own projections"
             )
+        if bias and not self.p2c:
+            raise PositionError(f"bias is True, but with terms='{terms}' P is not projected to queries")
 
         def projections(wanted: bool, bias: bool = False) -> nn.ModuleList:
             used = layers if wanted and not share else 0

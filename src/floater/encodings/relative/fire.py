@@ -53,7 +53,7 @@ def pieces(x: Tensor, weight: Tensor, bias: Tensor, out: Tensor) -> tuple[Tensor
         corners, order = torch.where(weight == 0, 0.0, -bias / weight).sort()
         after = torch.arange(len(weight) + 1, device=x.device)[:, None] > order.argsort()
         active = torch.where(weight == 0, bias > 0, after == (weight > 0)).to(out.dtype)
-        piece = torch.bucketize(x.detach().to(corners.dtype), corners)
+        piece = torch.bucketize(x.detach().to(corners.dtype).contiguous(), corners)
     # sums, as autocast rounds what goes into a matrix product
     slopes, offsets = (((out * unit)[:, None] * active).sum(-1) for unit in (weight, bias))
     return slopes, offsets, piece

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from floater.encodings.checks import one_of
+from floater.encodings.checks import is_number, is_whole, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.relative.waves import frequencies
 
@@ -51,7 +51,8 @@ def rescaled(
             `long_factor` (a number for each pair, that of texts up to the training length and of longer
             ones), `length` as above and `attention_factor`; for "llama3" `low_freq_factor` and
             `high_freq_factor`, training lengths over the wavelengths between which it smooths; for
-            "proportional" `partial_rotary_factor`, the share of the pairs that rotate.
+            "proportional" `partial_rotary_factor`, the share of the pairs that rotate. Any rule takes
+            `original_max_position_embeddings`. Numbers are finite; None stands for a default of None only.
         device: device of the result.
 
     Returns:
@@ -74,6 +75,11 @@ def rescaled(
     arguments = dict(scaling)
     one_of("rope_type", name := arguments.pop("rope_type"), tuple(_RULES))
     trained = arguments.pop("original_max_position_embeddings", trained)
+    if not is_whole(trained) or trained < 1:
+        raise PositionError(
+            f"original_max_position_embeddings of scaling is {trained!r}; it must be a whole number of at "
+            "least 1"
+        )
     valid = list(inspect.signature(_RULES[name]).parameters)[1:]
     for key in arguments:
         if key not in valid:
@@ -83,12 +89,20 @@ def rescaled(
             )
     if name == "proportional":
         arguments.setdefault("factor", 1.0)
-    if not isinstance(arguments.get("factor"), int | float) or not 1 <= arguments["factor"] < math.inf:
+    if not is_number(arguments.get("factor")) or arguments["factor"] < 1:
         raise PositionError(f"factor of scaling is {arguments.get('factor')!r}; it must be at least 1")
     required = inspect.signature(_RULES[name]).parameters
     for key in valid:
         if key not in arguments and required[key].default is inspect.Parameter.empty:
             raise PositionError(f"scaling has no {key!r}, which rope_type {name!r} needs")
+    for key, value in arguments.items():
+        if key == "truncate":
+            one_of("truncate of scaling", value, (True, False))
+        elif key in _LISTS or (value is None and required[key].default is None):
+            continue  # a rule checks its own lists
+        elif not is_number(value) or (key == "attention_factor" and value <= 0):
+            above = " above 0" if key == "attention_factor" else ""
+            raise PositionError(f"{key} of scaling is {value!r}; it must be a finite number{above}")
     return _RULES[name](_Plain(dim, base, trained, device), **arguments)
 
 
@@ -142,12 +156,16 @@ def _longrope(
     length: float | None = None,
     attention_factor: float | None = None,
 ) -> Rescaled:
-    for name, numbers in (("short_factor", short_factor), ("long_factor", long_factor)):
-        whole = isinstance(numbers, Sequence) and all(isinstance(n, int | float) and n > 0 for n in numbers)
+    for name, numbers in zip(_LISTS, (short_factor, long_factor), strict=True):
+        whole = isinstance(numbers, Sequence) and all(is_number(n) and n > 0 for n in numbers)
         if not whole or len(numbers) != x.dim // 2:
             raise PositionError(f"{name} of scaling is {numbers!r}; it must be {x.dim // 2} positive numbers")
     chosen = long_factor if _declared_length(x.trained, factor, length) > x.trained else short_factor
     if attention_factor is None:
+        if x.trained < 2:
+            raise PositionError(
+                f"the training length is {x.trained}; longrope without attention_factor needs at least 2"
+            )
         attention_factor = math.sqrt(1 + math.log(factor) / math.log(x.trained))
     divisor = torch.tensor(chosen, dtype=torch.float64, device=x.device)
     return x.frequencies() / divisor, float(attention_factor)
@@ -181,6 +199,8 @@ def _declared_length(trained: int, factor: float, length: float | None) -> float
         )
     return length
 
+
+_LISTS = ("short_factor", "long_factor")
 
 _RULES: dict[str, Callable[..., Rescaled]] = {
     "linear": _linear,

@@ -43,7 +43,7 @@ class SelfExtend(Rotary):
     Args:
         spec: the stack of blocks; head_dim must be even.
         form: "floor", "leaky" or "rectified".
-        group: G, the tokens that share a position beyond the window; above 1.
+        group: G, the tokens that share a position beyond the window; above 1. "rectified" has none.
         window: w in tokens; half of max_length by default, at least 1.
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
         base: base of the frequencies, above 1.
@@ -90,6 +90,8 @@ class SelfExtend(Rotary):
         one_of("form", form, ("floor", "leaky", "rectified"))
         if not group > 1:
             raise PositionError(f"group is {group}; it must be above 1")
+        if form == "rectified" and group != 8:
+            raise PositionError(f"group is {group}, but form='rectified' has no groups beyond the window")
         self.window = max(1, spec.max_length // 2) if window is None else window
         at_least_one(window=self.window)
         self.form, self.group = form, group

@@ -106,7 +106,7 @@ class StochasticPositions(PositionModel):
             content = torch.einsum("bthd,hdr->bthr", x * gate.sqrt().to(x.dtype), state.gate.to(x.dtype))
             x = x * (1 - gate).sqrt().to(x.dtype)
         code = code.to(x.dtype)
-        if len(code) == 1:
+        if code.shape[0] == 1:
             out = torch.einsum("bthd,thdr->bthr", x, code[0])
         else:
             out = torch.einsum("bthd,bthdr->bthr", x, code)
