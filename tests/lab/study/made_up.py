@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks import task
 from floater.lab.tasks.measurement import Array, Measurement
 
+SETTINGS = SimpleNamespace(data=SimpleNamespace(source="en"))
 LENGTHS = np.repeat([5, 20, 40, 100], 100)
 
 
@@ -38,7 +39,7 @@ def build_study(
         Variant(name, name, name, {}, seeds[name] if isinstance(seeds, dict) else seeds, starts.get(name))
         for name in variants
     ]
-    trials = [Trial(variant, seed, None, Path("study")) for variant in there for seed in variant.seeds]
+    trials = [Trial(variant, seed, SETTINGS, Path("study")) for variant in there for seed in variant.seeds]
     outcomes = []
     for trial in trials:
         name, of = trial.variant.name, lengths(trial.variant.name)

@@ -10,6 +10,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from floater.errors import DataError
 from floater.lab.settings import SettingsError, make
 from floater.lab.settings.keys import keys_of
 from floater.lab.tasks import task
@@ -273,8 +274,8 @@ def test_every_setting_acts_or_is_refused(name: str, folder: Path, monkeypatch: 
     explained = [*case.acting, *refused, *case.stated]
     assert sorted(explained) == sorted(names), f"say how these act: {names ^ {*explained}}"
     for override in refused.values():
-        with pytest.raises(SettingsError):
-            make(kind, tree, "here", [*case.base, override])
+        with pytest.raises((SettingsError, DataError)):
+            task(case.task).check(make(kind, tree, "here", [*case.base, override]))
     seen: dict[tuple[str, ...], Any] = {}
     for setting, overrides in case.acting.items():
         *needed, changed = overrides

@@ -48,9 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--bins",
         metavar="N,N,...",
         type=_edges,
-        help="also score by source length in words and punctuation marks (of scripts without spaces, "
-        "characters), as in 80,100,120,140; on a generated task by its lengths, for a causal language model "
-        "by the number of preceding tokens",
+        help="also score by source length in words and marks (characters of scripts without spaces), as in "
+        "80,100,120; on a generated task by its lengths, for a causal language model by preceding tokens",
     )
     language_modeling = parser.add_argument_group("language modelling and events")
     language_modeling.add_argument(
