@@ -139,7 +139,7 @@ def test_every_class_that_takes_a_clock_runs_at_its_times() -> None:
         ("hrm_text", "is run several times in a pass"),
         ("ernie4_5_vl_moe_text", "has angles that are not those of the frequencies"),
         ("moshi", "no attention module of MoshiModel rotates by 'position_embeddings'"),
-        ("minimax", "has a cache of its own, MiniMaxCache, which cannot hold the sums of a clock"),
+        ("minimax", "MiniMaxModel defines the cache MiniMaxCache, which cannot hold the sums of a clock"),
         ("csm", "this CsmForConditionalGeneration has 2; plug the part that reads text"),
         ("dia_decoder", "how DiaDecoder rotates cannot be seen"),
     ],

@@ -26,7 +26,9 @@ LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "neighbours": lambda angles: angles.repeat_interleave(2, -1),
     "once": lambda angles: angles,
 }
-"""How cosines and sines repeat the angles of the frequencies, by the components that are rotated together."""
+"""Functions from the angles of the frequencies to those of the components of cosines and sines.
+
+The names say which components are rotated together; "once" has no second component."""
 _CACHES = ("past_key_values", "layer_past")
 _SMALL = 0.02
 
@@ -240,9 +242,9 @@ def add_clocks(
                 f"{type(model).__name__}, 'clex', computes them in each pass; extend by another method"
             )
     clocks = Clocks(len(chosen), widths[0], options["rate"], start)
-    turns = {}
+    turns, paths = {}, [each.path for each in chosen]
     for index, each in enumerate(chosen):
-        turn = Turn(model, [rotation.path for rotation in chosen], index, each, depth)
+        turn = Turn(model, paths, index, each, depth)
         module = model.get_submodule(each.path)
         turns[each.path] = module, module.register_forward_pre_hook(turn, with_kwargs=True)
     return clocks, turns

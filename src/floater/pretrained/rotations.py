@@ -41,7 +41,13 @@ class _Call:
 
 @dataclass
 class _Run:
-    """What the hooks of a trial see in a run: calls of attention modules, and of modules with frequencies."""
+    """The calls that hooks record while a trial runs: of attention modules, and of rotary modules.
+
+    Args:
+        shapes: dispatch mode of the trial, which marks tensors.
+        calls: calls of each module that gets angles, by its name.
+        rotaries: arguments of the rotary module that reads each buffer of frequencies, by the buffer's name.
+    """
 
     shapes: Any
     calls: dict[str, list[_Call]] = field(default_factory=dict)
@@ -139,7 +145,7 @@ def _check_cache(body: Any) -> None:
     for kind in vars(sys.modules[type(body).__module__]).values():
         if isinstance(kind, type) and issubclass(kind, DynamicCache) and kind is not DynamicCache:
             raise PlugError(
-                f"{name} has a cache of its own, {kind.__name__}, which cannot hold the sums of a clock"
+                f"{name} defines the cache {kind.__name__}, which cannot hold the sums of a clock"
             )
 
 
