@@ -49,7 +49,7 @@ for folder in sys.stdin.read().split():
 """
 
 
-def _errors_alone(folders: list[Path], python: str = sys.executable) -> list[float]:
+def errors_alone(folders: list[Path], python: str = sys.executable) -> list[float]:
     """Load exported models in a process without this library; return the relative errors of their outputs."""
     environment = {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
@@ -106,7 +106,7 @@ def test_plain_models_are_read_without_this_library(tmp_path: Path) -> None:
         fields = json.loads((folders[-1] / "config.json").read_text())
         assert "floater" not in json.dumps(fields)
         assert not list(folders[-1].glob("*.py"))
-    errors = _errors_alone(folders)
+    errors = errors_alone(folders)
     assert len(errors) == len(folders)
     assert max(errors) < 2e-6, errors
 
@@ -125,7 +125,7 @@ def test_transformers_4_reads_plain_models(tmp_path: Path) -> None:
             assert "Transformers 4 does not read" in str(summary)
         else:
             folders.append(_exported(model, tmp_path / f"{number}-read", name))
-    assert max(_errors_alone(folders, python)) < 2e-6
+    assert max(errors_alone(folders, python)) < 2e-6
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -169,7 +169,7 @@ def test_code_is_read_without_this_library(tmp_path: Path) -> None:
         for method, options in (("self_extend", {"temperature": True}), ("log_n", {})):
             folder = tmp_path / f"{name}-{method}"
             folders.append(_exported(extended(name, method, **options), folder, name, code=True))
-    errors = _errors_alone(folders)
+    errors = errors_alone(folders)
     assert len(errors) == len(folders)
     assert max(errors) < 2e-6, errors
 
@@ -189,7 +189,7 @@ def test_heads_that_build_their_body_are_read_without_this_library(tmp_path: Pat
                 floater.extend(model, 128, how)
             folder = _exported(model, tmp_path / f"{name}-{how}", name, code=how != "clex")
             folders.append(folder)
-    errors = _errors_alone(folders)
+    errors = errors_alone(folders)
     assert len(errors) == len(folders)
     assert max(errors) < 1e-5
 

@@ -6,8 +6,9 @@ import copy
 import importlib.util
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -20,12 +21,13 @@ from transformers.modeling_layers import (
 from transformers.models.auto import modeling_auto
 
 from floater.pretrained.body import BodyState
+from floater.pretrained.clocks import Clocks, Turn
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.exporting.plain import check_weights, check_whole, without_record
 from floater.pretrained.extending import rotary
 from floater.pretrained.extending.install import extension_settings
 from floater.pretrained.find import find_bodies
-from floater.pretrained.host import inner
+from floater.pretrained.host import inner, part_at
 from floater.pretrained.plugged import flows_of, plug_state, plugged
 
 _FILE = "modeling_floater"
@@ -49,7 +51,8 @@ def write_code(model: Any, directory: Path) -> str:
     """Write a model and the code of its class, which needs torch and Transformers alone.
 
     Args:
-        model: plugged and baked model with one body, or model extended by "self_extend" or "log_n".
+        model: plugged model with one body, baked or with clocks, or model extended by "self_extend" or
+            "log_n".
         directory: directory that is created if it does not exist.
 
     Returns:
@@ -65,13 +68,16 @@ def write_code(model: Any, directory: Path) -> str:
     if method not in (("self_extend", "log_n") if plugged(model) is None else (None,)):
         state = "neither" if method is None else f"extended by '{method}'"
         raise ExportError(
-            f"code is written for plugged and baked models, and for those of 'self_extend' and 'log_n'; "
-            f"this {type(model).__name__} is {'plugged and extended' if plugged(model) else state}"
+            f"code is written for plugged models, baked or with clocks, and for those of 'self_extend' and "
+            f"'log_n'; this {type(model).__name__} is {'plugged and extended' if plugged(model) else state}"
         )
     config = copy.deepcopy(model.config)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("floater.")}
     check_weights(type(model), config, weights)
-    if method is None:
+    if method is None and "clock" in plug_state(model).options:
+        template, config.clocks = "modeling_clocks", _clocks(model)
+        weights |= {f"clocks.{name}": value for name, value in model.floater.state_dict().items()}
+    elif method is None:
         template, config.position_biases, tables = "modeling_plugged", *_biases(model)
         weights |= tables
     else:
@@ -109,8 +115,7 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
     listed: Any = getattr(transformers, base.__name__, object)
     if listed is not base:
         raise ExportError(f"{base.__name__} is not a class of transformers, from which code could import it")
-    example = {"modeling_plugged": ("Bert", "BertModel"), "modeling_attention": ("Llama", "LlamaForCausalLM")}
-    family, head = example[template]
+    family, head = ("Bert", "BertModel") if template == "modeling_plugged" else ("Llama", "LlamaForCausalLM")
     text = (Path(__file__).parent / f"{template}.py").read_text(encoding="utf-8")
     for old, new in (
         ("FloaterModel", f"Floater{base.__name__}"),
@@ -182,6 +187,29 @@ def _biases(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tables[f"position_biases.{injection.path.replace('.', '__')}"] = table
     tokens = {"image": body.family.length is not None, "padding": body.padding}
     return {"body": body.path, "projections": projections, "tokens": tokens}, tables
+
+
+def _clocks(model: nn.Module) -> dict[str, Any]:
+    """Return the settings of the code for a model with clocks.
+
+    Raises:
+        ExportError: if an attention module is no longer there or has lost its clock.
+    """
+    clocks = cast(Clocks, model.floater)
+    parts = [part_at(model, path) for path in plug_state(model).turns]
+    hooks = [hook for part in parts if part is not None for hook in part._forward_pre_hooks.values()]
+    turns = [hook for hook in hooks if isinstance(hook, Turn)]
+    if len(turns) != len(clocks.weight):
+        raise ExportError(
+            f"{len(turns)} of the {len(clocks.weight)} attention modules of this {type(model).__name__} with "
+            "a clock are in their place; plug the model again"
+        )
+    return {
+        "rate": clocks.rate,
+        "width": clocks.weight.shape[1],
+        "blocks": turns[0].blocks,
+        "rotations": [asdict(turn.rotation) for turn in turns],
+    }
 
 
 def _attention(model: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def export(
     file of Python. Save the tokenizer into the same directory, with its `model_max_length`.
 
     Args:
-        model: model of Transformers, extended, or plugged and baked.
+        model: model of Transformers, extended, or plugged and baked or with clocks.
         directory: new or empty directory.
         reader: "transformers", "vllm", "sglang" or "llama.cpp" (its converter).
         code: True to write the code of the class, which Transformers alone reads.

@@ -44,6 +44,11 @@ class FloaterModel(LlamaForCausalLM):
     config_class = FloaterConfig
     _supports_attention_backend = False  # servers that replace attention would run another model
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """Return False: Transformers would leave some buffers of its own class without values."""
+        return False
+
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         settings = config.attention_positions

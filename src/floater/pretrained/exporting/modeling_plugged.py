@@ -30,6 +30,11 @@ class FloaterModel(BertModel):
     _supports_attention_backend = False  # servers that replace attention would run it without its positions
     supports_gradient_checkpointing = False  # a checkpoint runs again when the pass has ended
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """Return False: Transformers would leave some buffers of its own class without values."""
+        return False
+
     def __init__(self, config: Any) -> None:
         super().__init__(config)
         settings = config.position_biases

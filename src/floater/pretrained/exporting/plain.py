@@ -52,7 +52,11 @@ def plain_model(model: nn.Module) -> Any:
     model = inner(model)
     check_whole(model)
     name = type(model).__name__
-    if plugged(model) is not None:
+    if (state := plugged(model)) is not None:
+        if "clock" in state.options:
+            raise ExportError(
+                f"this {name} has clocks, by which the text drives its rotation; export it with code=True"
+            )
         raise ExportError(
             f"this {name} is plugged: a flow adds a vector to each query, key and value, after the layer "
             "norm, and a table adds one to the embedding before it; export it with code=True"
@@ -87,10 +91,6 @@ def check_whole(model: Any) -> None:
         )
     if not isinstance(model, nn.Module) or not hasattr(model, "save_pretrained"):
         raise ExportError(f"the model is a {name}; it must be a model of transformers")
-    if (state := plugged(model)) is not None and "clock" in state.options:
-        raise ExportError(
-            f"this {name} has a clock, by which the text drives its rotation; only this library computes it"
-        )
     if getattr(model, "is_quantized", False):
         raise ExportError(f"this {name} is quantized; load it with dtype, not quantized, and export that")
     if getattr(model, "peft_config", None) or any(hasattr(part, "lora_A") for part in model.modules()):

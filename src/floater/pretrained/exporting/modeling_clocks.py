@@ -1,0 +1,130 @@
+"""A rotary model of Transformers with clocks: the text drives the rotation of queries and keys (FLOATER).
+
+In a block with a clock the time of a token is its position and the sum of rate(w x + b) - 1 over the tokens
+up to it, where x is the input of attention. The rate "angle" adds w x + b to each angle instead. This file
+needs torch and Transformers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+RATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "softplus": lambda x: torch.where(x > 50, x, (1 + x.clamp(max=50).exp2()).log2()) - 1,
+    "sigmoid": lambda x: 2 * x.sigmoid() - 1,
+    "signed": lambda x: x,
+    "angle": lambda x: x,
+}
+"""Functions from w x + b to the rate less 1, or to the angle."""
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "halves": lambda angles: torch.cat((angles, angles), -1),
+    "neighbours": lambda angles: angles.repeat_interleave(2, -1),
+    "once": lambda angles: angles,
+}
+"""Functions from the angles of the frequencies to those of the components of cosines and sines."""
+
+
+class FloaterConfig(LlamaConfig):
+    """Configuration of the model; `clocks` has the settings of `FloaterModel`."""
+
+    model_type = "floater_llama"
+
+
+class FloaterModel(LlamaForCausalLM):
+    """The model with clocks.
+
+    Its settings are `rate`; `width`, that of the input of attention; `blocks`, the number of blocks; and
+    `rotations`, for each clock the path of the attention module, the index of its block, the name of the
+    buffer with its frequencies, and the layout of its cosines and sines.
+    """
+
+    config_class = FloaterConfig
+    _supports_attention_backend = False  # servers that replace attention would run it without its clocks
+
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """Return False: Transformers would leave some buffers of its own class without values."""
+        return False
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self._keep_in_fp32_modules_strict = {*(self._keep_in_fp32_modules_strict or ()), "clocks"}
+        settings = config.clocks
+        self.clocks = nn.Module()
+        self.clocks.weight = nn.Parameter(torch.zeros(len(settings["rotations"]), settings["width"]))
+        self.clocks.bias = nn.Parameter(torch.zeros(len(settings["rotations"])))
+        for index, rotation in enumerate(settings["rotations"]):
+            turn = _Turn(self, index, rotation, settings["rate"], settings["blocks"])
+            self.get_submodule(rotation["path"]).register_forward_pre_hook(turn, with_kwargs=True)
+
+
+class _Turn:
+    """A forward pre-hook of an attention module that turns its cosines and sines by a clock."""
+
+    def __init__(
+        self, model: nn.Module, index: int, rotation: dict[str, Any], rate: str, blocks: int
+    ) -> None:
+        self.model, self.index, self.rotation, self.rate, self.blocks = model, index, rotation, rate, blocks
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
+        cos, sin = kwargs["position_embeddings"]
+        wide = torch.float32 if hidden.device.type == "mps" else torch.float64
+        sums = self._rates(hidden).to(wide).cumsum(1)[:, None, :, None]
+        cache = next(
+            (kwargs[x] for x in ("past_key_values", "layer_past") if kwargs.get(x) is not None), None
+        )
+        if cache is not None:
+            sums = self._continued(cache, sums)
+        frequencies = self.model.get_buffer(self.rotation["frequencies"]).to(hidden.device, wide)
+        if self.rate == "angle":
+            frequencies = torch.ones_like(frequencies)
+        angle = LAYOUTS[self.rotation["layout"]]((sums[:, 0] * frequencies).float())
+        turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
+        kwargs["position_embeddings"] = tuple(each.to(cos.dtype) for each in turned)
+        return args, kwargs
+
+    def _rates(self, hidden: Tensor) -> Tensor:
+        """Return by how much time advances more than one at tokens (batch, T, width): (batch, T)."""
+        clocks: Any = self.model.clocks
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight, bias = (
+                each[self.index].float().to(hidden.device) for each in (clocks.weight, clocks.bias)
+            )
+            return RATES[self.rate](F.linear(hidden.float(), weight[None])[..., 0] + bias)
+
+    def _continued(self, cache: Any, sums: Tensor) -> Tensor:
+        """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them.
+
+        They are layers of the cache after those of the blocks, so that they follow its beams and crops.
+        """
+        if not isinstance(cache, DynamicCache) or cache.offloading:
+            raise ValueError(
+                f"the sums of a clock are kept in a DynamicCache that is not offloaded, the default of "
+                f"generate; this is a {type(cache).__name__}"
+            )
+        layers: list[Any] = cache.layers
+        block = self.rotation["block"]
+        while len(layers) < self.blocks:
+            kind: Any = cache.layer_class_to_replicate or DynamicLayer  # None: the first blocks alone run
+            layers.append(kind())
+        while len(layers) <= self.blocks + block:
+            layers.append(DynamicLayer())
+        stored, tokens = layers[self.blocks + block], layers[block].get_seq_length()
+        if stored.get_seq_length() != tokens:
+            raise ValueError(
+                f"the cache has {tokens} tokens and the sums of a clock for {stored.get_seq_length()}; "
+                "another model has filled it"
+            )
+        if tokens:
+            sums = sums + stored.keys[:, :, -1:]
+        stored.update(sums, sums[..., :0])
+        return sums
