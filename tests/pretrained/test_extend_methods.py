@@ -10,9 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from peft import PrefixTuningConfig, get_peft_model
 from torch import Tensor
 from torch.nn.utils import prune
-from transformers import AutoConfig, LlamaForCausalLM, LlamaModel, LlavaForConditionalGeneration
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaForCausalLM,
+    LlamaModel,
+    LlavaForConditionalGeneration,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import floater
@@ -285,12 +292,23 @@ def test_a_call_without_tokens_is_refused_by_the_model_itself(method: str) -> No
         extended("llama", method)(attention_mask=torch.ones(1, 3))
 
 
+def test_generation_ends_at_the_new_length_if_it_ended_at_the_old_one() -> None:
+    for before, after in ((64, 256), (20, 20), (None, None)):
+        model = build("llama")
+        model.generation_config.max_length = before
+        floater.extend(model, 256, "yarn")
+        assert model.generation_config.max_length == after
+
+
 def test_a_cache_from_before_and_another_attention_are_refused() -> None:
     model, ids = build("llama"), zoo.text(1, 20)
     cache = model(ids, use_cache=True).past_key_values
     floater.extend(model, 256, "self_extend")
     with pytest.raises(ExtendError, match="not of this model since it was extended"):
         model(ids, past_key_values=cache)
+    prefix = PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    with pytest.raises(ExtendError, match=r"learned keys of prefix tuning .* or use prompt tuning"):
+        get_peft_model(copy.deepcopy(model), prefix)(input_ids=ids)
     model.set_attn_implementation("sdpa")
     message = r"'self_extend' needs 'floater_eager' or 'floater_sdpa': call .*\('floater_sdpa'\)"
     with pytest.raises(ExtendError, match=message):
@@ -399,3 +417,17 @@ def test_what_cannot_be_extended(
         floater.extend(model, length, method, **options)
     assert model.config.to_dict() == config
     assert not hasattr(model, "floater_extension")
+
+
+@pytest.mark.parametrize("method", ["self_extend", "log_n"])
+def test_files_load_with_the_attention_function_that_is_asked_for(tmp_path: Path, method: str) -> None:
+    extended("llama", method).save_pretrained(tmp_path)
+
+    def load(implementation: str) -> Any:
+        return AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation=implementation)
+
+    for implementation in ("eager", "sdpa"):
+        for asked in (implementation, f"floater_{implementation}"):
+            assert load(asked).config._attn_implementation == f"floater_{implementation}"
+    with pytest.raises(ExtendError, match=f"'flex_attention'; '{method}' is computed by 'eager' or 'sdpa'"):
+        load("flex_attention")

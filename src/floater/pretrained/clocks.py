@@ -174,7 +174,7 @@ class Turn:
         if stored.get_seq_length() != tokens:
             raise PlugError(
                 f"the cache has {tokens} tokens and the sums of a clock for {stored.get_seq_length()}; it "
-                "was filled by another model, or before this one was plugged"
+                "was filled by another model, by prefix tuning, or before this one was plugged"
             )
         if tokens:
             sums = sums + stored.keys[:, :, -1:]

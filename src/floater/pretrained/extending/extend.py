@@ -79,7 +79,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     Except for the methods that this library computes ("clex", "self_extend", "log_n" and biases), the result
     is an ordinary model: Transformers loads it from the files of `save_pretrained` without this library. The
     other models load after `floater` is imported, and are refused otherwise. Set the same length in the
-    tokenizer (`tokenizer.model_max_length`). Create optimizers after the extension.
+    tokenizer (`tokenizer.model_max_length`). A `generation_config.max_length` that is the old length becomes
+    the new one. Create optimizers after the extension.
 
     Before the summary is returned, a model without weights is built from the new configuration and run on one
     row of the new length, of which only shapes, indices and masks are computed: seconds and no memory for a
@@ -126,6 +127,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     with transaction(model):
         try:
             summary = _extend(model, length, method, options)
+            _lengthen_generation(model, summary)
         except (ExtendError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # any error of the code of any model
@@ -140,6 +142,13 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if hasattr(model, KEY):
         warn_of_adapters(outer, KEY, "extend")
     return summary
+
+
+def _lengthen_generation(model: Any, summary: Extension) -> None:
+    """Let `generate` end at the new length, if it would end at the old one."""
+    generation = getattr(model, "generation_config", None)
+    if generation is not None and generation.max_length == summary.old:
+        generation.max_length = summary.new
 
 
 def _extend(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:

@@ -239,8 +239,7 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
     method, old = settings["method"], settings["old"]
     originals = {}
     for body in rotary.rotary_bodies(model):
-        # the kernels of other functions take no mask with the visible keys of each query
-        before = "eager" if body.config._attn_implementation == "eager" else "sdpa"
+        before = _attention_function(body, method)
         Watch(body, method, attention=attention.NAMES, grouped="group" in settings)
         originals[body] = before
     for body, before in originals.items():
@@ -258,6 +257,22 @@ def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
             module.__dict__["floater_grouped"] = attention.grouped_layer(module, body.config, old)
             module.config._attn_implementation = attention.NAMES[before]  # a copied layer has its own
         body.set_attn_implementation(attention.NAMES[before])
+
+
+def _attention_function(body: Any, method: str) -> str:
+    """Return the attention function that a body has, or had before it was extended: "eager" or "sdpa".
+
+    Raises:
+        ExtendError: if it is another one, whose kernels take no mask with the visible keys of each query.
+    """
+    implementation = body.config._attn_implementation or "sdpa"
+    for plain, extended in attention.NAMES.items():
+        if implementation in (plain, extended):
+            return plain
+    raise ExtendError(
+        f"{type(body).__name__} has the attention function {implementation!r}; {method!r} is computed by "
+        "'eager' or 'sdpa': choose one by attn_implementation or set_attn_implementation"
+    )
 
 
 def position_parameters(model: nn.Module) -> list[nn.Parameter]:

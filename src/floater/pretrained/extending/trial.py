@@ -146,7 +146,7 @@ class Trial:
                     return self.shapes.marks(output)
                 except Exception as failure:  # any error of any model
                     error = error or failure
-        raise error or TypeError(f"{type(part).__name__} takes neither tokens nor images")
+        raise error or TypeError(f"{type(part).__name__} takes no {'images' if image else 'tokens'}")
 
 
 def check_extended(

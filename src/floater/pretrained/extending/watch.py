@@ -246,7 +246,8 @@ class Watch:
         keys: KeyPositions | None = getattr(cache, "floater_keys", None)
         if keys is None:
             raise ExtendError(
-                "the keys in the cache are not of this model since it was extended; begin with an empty cache"
+                "the keys in the cache are not of this model since it was extended, as the learned keys of "
+                "prefix tuning are not; begin with an empty cache, or use prompt tuning"
             )
         cached_rows, length = keys.positions.shape
         if cached_rows != rows or length < cached:
