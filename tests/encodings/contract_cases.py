@@ -53,6 +53,7 @@ VARIANTS = [
     ("fire", {"share_layers": True}),
     ("kerple", {"kind": "power"}),
     ("kerple", {"share_layers": False}),
+    ("pnat", {"plain": True}),
     ("spe_conv", {"kernel": 4, "gated": False}),
     ("structural", {"encoder": "cnn"}),
     ("tree", {"branching": 4, "depth": 2, "weighted": False}),

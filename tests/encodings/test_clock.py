@@ -15,6 +15,7 @@ from floater.encodings.attention import AttentionCall, project_qkv
 from floater.encodings.composed.clock import Clock
 from floater.encodings.measure import attention_context, respond
 from floater.encodings.relative.knots import interpolate, knots
+from floater.encodings.timed import time_differences
 from floater.flow import SecondDerivativeError
 from floater.positions import Positions
 from floater.testing import check_refusal
@@ -274,6 +275,47 @@ def test_bfloat16_keeps_the_times_of_long_texts():
     assert half.dtype == torch.bfloat16
     # one number alone would err by several tokens
     assert_close(clock.times(half, context), clock.times(single, context), rtol=0, atol=0.05)
+
+
+def test_bfloat16_keeps_a_constant_rate():
+    clock, length = make("kerple", kernel=2, hidden=3), 1001
+    nn.init.constant_(clock.bias_of_rate, 0.3)
+    clock.inner.r1.sum().add(clock.bias_of_rate.sum()).backward()
+    half = clock.bfloat16()
+    assert {parameter.dtype for parameter in half.inner.parameters()} == {torch.bfloat16}
+    assert (half.inner.r1.grad.dtype, half.bias_of_rate.grad.dtype) == (torch.bfloat16, torch.float32)
+    x = torch.zeros(1, length, DIM).bfloat16()
+    context = AttentionContext(half.prepare(Positions.arange(length)), 0, x)
+    k = half.qkv(*[x.view(1, length, HEADS, -1)] * 3, context)[1].transpose(1, 2)
+    expected = torch.arange(length).double() * math.log2(1 + 2**0.3)
+    assert_close(half.times(k, context)[0, 0, :, 0].detach(), expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("at", [1_325_476_708, 2**40])
+@pytest.mark.parametrize("name", BIASES)
+def test_far_whole_positions_have_the_distances_of_the_plain_encoding(name, at):
+    """Also in a batch with a text that begins at 0, and with padding there, before the tokens and after."""
+    torch.manual_seed(0)
+    plain = build(name, dim=DIM, heads=HEADS, layers=2, max_length=16).eval()
+    clock = make(name)
+    clock.inner.load_state_dict(plain.state_dict())
+    rows = torch.tensor([[0, 1, 4, 82], [0, at, at + 1, at + 4], [at, at + 1, at + 4, 0]])
+    valid = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [1, 1, 1, 0]]).bool()
+    positions, x = Positions(rows, rows, valid), torch.randn(3, 4, DIM)
+    here, there = (logits(model, positions, x) for model in (clock, plain))
+    pairs = (valid[:, None, :, None] & valid[:, None, None]).expand_as(here)
+    assert_close(here[pairs], there[pairs], rtol=1e-5, atol=1e-5)
+
+
+def test_differences_of_times_have_gradients():
+    at = (2.0**31 + torch.arange(5.0).double() / 3).requires_grad_()
+    delta, weights = time_differences(at[2:], at, torch.bfloat16), torch.arange(15.0).view(3, 5).square()
+    assert delta.dtype == torch.float32
+    assert_close(delta.double(), at[None] - at[2:, None], rtol=1e-6, atol=1e-6)
+    (delta * weights).sum().backward()
+    expected = weights.sum(0)
+    expected[2:] -= weights.sum(1)
+    assert_close(at.grad, expected.double())
 
 
 @pytest.mark.parametrize(

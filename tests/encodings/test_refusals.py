@@ -126,6 +126,7 @@ OPTIONS = [
     ("convolution", {"kernel": 0}, "kernel is 0; it must be at least 1, and odd unless causal"),
     ("convolution", {"kernel": 4}, "kernel is 4; it must be at least 1, and odd unless causal"),
     ("xl", {"join": "head"}, "join is 'head'"),
+    ("xl_heads", {"heads": 1}, "heads is 1, half of which .* set reordered to 0 or 1"),
     # decoder
     ("ldpe", ODD, r"dim is 9; .*even"),
     ("noisy_length", {"window": 0}, "window is 0; it must be at least 1"),
@@ -134,14 +135,29 @@ OPTIONS = [
     # relative
     ("bipe", {"delimiters": [-1]}, r"delimiters is \[-1\]; token ids are not negative"),
     ("bipe", {"between": "fire"}, "between is 'fire'; it must be one of 'rotary', 'alibi'"),
-    ("bipe", {"between": "alibi", "base": -5.0}, r"base is -5\.0, but between='alibi' rotates no pairs"),
-    ("bipe", {"between": "alibi", "pairs": "x"}, "pairs is 'x', but between='alibi' rotates no pairs"),
+    (
+        "bipe",
+        {"delimiters": [1], "between": "alibi", "base": -5.0},
+        r"base is -5\.0, but between='alibi' rotates no pairs",
+    ),
+    (
+        "bipe",
+        {"delimiters": [1], "between": "alibi", "pairs": "x"},
+        "pairs is 'x', but between='alibi' rotates no pairs",
+    ),
+    *(
+        ("bipe", {name: value}, f"{name} is {value!r}, but without delimiters a text is one segment")
+        for name, value in (("between", "alibi"), ("pairs", "interleaved"), ("base", 500.0))
+    ),
     ("chang", {"window": 0}, "window is 0; it must be at least 1"),
     ("chen_absolute", {"rank": 0}, "rank is 0; it must be at least 1"),
     ("cope", {"positions": 1}, "positions is 1; it must be at least 2"),
     ("dape", {"model": "rotary"}, "model is 'rotary'; it must be an encoding that adds a bias"),
     ("dape", {"model": "cope"}, "model is 'cope'; it must be an encoding that adds a bias"),
     ("dape", {"model": "none"}, "model is 'none'; it must be an encoding that adds a bias"),
+    ("dape", {"model": "tupe_a"}, r"model is 'tupe_a', which scales .* by 0\.3.*; it must divide them"),
+    ("dape", {"model": "synthesizer"}, r"model is 'synthesizer', .* by 0; it must divide them by sqrt"),
+    ("dape", {"model": "t5", "options": {"scaled": False}}, "model is 't5', which scales .* by 1; it must"),
     ("dape", {"options": {1: "log"}}, r"options is \{1: 'log'\}; it must be a mapping of names or None"),
     ("dape", {"options": {"kid": "log"}}, "unknown option 'kid' of position model 'kerple'"),
     ("deberta", {"terms": "none"}, "terms is 'none'"),
@@ -176,6 +192,11 @@ OPTIONS = [
     ("floater_relative", {"solver": "dopri"}, "dopri5"),
     ("floater_cde", {"dim": 12}, "head_dim is 6; 'floater_cde' needs a multiple of 4"),
     ("floater_cde", {"base": 1.0}, "base is 1.0; it must be above 1"),
+    (
+        "floater_cde",
+        {"positions": False, "base": 500.0},
+        r"base is 500\.0, but positions=False leaves out rotary's frequencies",
+    ),
     ("floater_cde", {"kernel": 0}, "kernel is 0; it must be at least 1"),
     ("floater_cde", {"std": -1.0}, "std is -1.0; it must be at least 0"),
     ("floater_rotary", {"basis": "skew"}, "basis is 'skew'; it must be one of 'fixed', 'learned'"),
@@ -255,6 +276,8 @@ OPTIONS = [
     ("structural", {"encoder": "gru"}, "encoder is 'gru'; it must be one of 'attention', 'cnn'"),
     ("structural", {"labels": 0}, "labels is 0; it must be at least 1"),
     ("structural", {"kernel": 0}, "kernel is 0"),
+    ("structural", {"kernel": 3}, "kernel is 3, which encoder='attention' does not read"),
+    ("structural", {"encoder": "cnn", "width": 8}, "width is 8, which encoder='cnn' does not read"),
     ("tree", {"branching": 0}, "branching 0 and depth 4 must be at least 1"),
     ("tree", {"branching": 3, "depth": 3}, "dim 8 is too small for 3 steps of 3 branches, 9 components"),
     ("tree", {"branching": 4, "depth": 2, "binary": True}, "branching is 4; a binary tree has 2"),
@@ -274,7 +297,21 @@ CACHED, REAL, LONG = (
     Positions.times(torch.tensor([[0.5]])),
     Positions.arange(17),
 )
+BELOW_ZERO = Positions.times(torch.tensor([[-0.5, 1.0]]))
+OFF_THE_GRID = Positions.arange(2).but(coordinates=torch.tensor([[[0.0, 1.0], [-2.0, 0.0]]]))
 POSITIONS = [
+    *(
+        (name, options, BELOW_ZERO, f"'{name}': positions must be finite and not negative, got -0.5")
+        for name, options in (("floater", {}), ("floater", {"injection": "add"}), ("floater_grid", {}))
+    ),
+    ("floater_grid", {}, OFF_THE_GRID, "'floater_grid': positions must be .* not negative, got -2"),
+    ("clock", {"model": "floater"}, BELOW_ZERO, "'floater' starts at position 0; position -0.5 was"),
+    (
+        "spe_conv",
+        {},
+        Positions(*2 * [torch.tensor([[3, 2**20 + 3]])]),
+        "positions 3 and 1048579 are too far apart: 'spe_conv' samples noise for at most 1048576",
+    ),
     *((name, {}, BEFORE_THE_FIRST, "starts at position 0; position -1") for name in ("learned", "rnn")),
     *(
         (name, {}, REAL, f"'{name}' counts tokens; real positions need a model such as 'floater'")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater.encodings.model import PositionModel
 
@@ -15,6 +16,8 @@ class Precise(PositionModel):
 
     A frequency rounded to bfloat16, to three digits, has a wrong phase from the hundredth token on.
 
+    The class attribute `precise` names those parameters; without names they are all, those of parts included.
+
     Example:
         >>> from floater import build
         >>> model = build("complex", dim=8, heads=2, layers=1, max_length=16)
@@ -22,11 +25,25 @@ class Precise(PositionModel):
         (torch.float32, torch.float64)
     """
 
+    precise: ClassVar[tuple[str, ...]] = ()
+
+    def precise_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that stay float32 or wider."""
+        if not self.precise:
+            return list(self.parameters())
+        return [each for name in self.precise if (each := getattr(self, name)) is not None]
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Precise:
+        kept: list[Tensor | None] = [
+            each for parameter in self.precise_parameters() for each in (parameter, parameter.grad)
+        ]
+
         def keep(tensor: Tensor) -> Tensor:
             changed = fn(tensor)
             dtype = at_least_float32(changed.dtype)
-            return changed if changed.dtype == dtype else tensor.to(changed.device, dtype)
+            if changed.dtype == dtype or (self.precise and not any(tensor is each for each in kept)):
+                return changed
+            return tensor.to(changed.device, dtype)
 
         return super()._apply(keep, recurse)
 

@@ -178,10 +178,10 @@ def gather_weights(*models: nn.Module) -> None:
                 f"FSDP wraps {type(part).__name__}, a part of a position model whose weights are read from "
                 "outside of it; wrap by class, not by size: the blocks in _no_split_modules, and the model"
             )
-        if isinstance(part, Precise) and any(x.itemsize < 4 for x in part.parameters()):
+        if isinstance(part, Precise) and any(x.itemsize < 4 for x in part.precise_parameters()):
             warnings.warn(
-                f"mixed precision rounds the frequencies of {type(part).__name__}, which multiply positions: "
-                "call fully_shard on the position model by itself, without param_dtype",
+                f"mixed precision rounds the frequencies of {type(part).__name__}, or what it sums along a "
+                "text: call fully_shard on the position model by itself, without param_dtype",
                 stacklevel=2,
             )
 

@@ -4,9 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
+from floater.encodings.precise import at_least_float32
 from floater.positions import Positions
+
+
+def time_differences(query: Tensor, key: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the time of each key less that of each query, (..., T, S).
+
+    It is as exact as its type, however far from 0 the times are: each is read as a rounded time and the
+    rest. A matrix of all pairs in double precision would be twice as large.
+
+    Args:
+        query: times of the queries, (..., T), in double precision.
+        key: times of the keys, (..., S), likewise.
+        dtype: type of the model; that of the result is at least float32.
+
+    Example:
+        >>> at = torch.tensor([1e9, 1e9 + 1], dtype=torch.float64)
+        >>> time_differences(at, at, torch.float32)
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+    dtype = at_least_float32(dtype)
+    if dtype == key.dtype:
+        return key[..., None, :] - query[..., None]
+    rounded, rounded_query = key.detach().to(dtype), query.detach().to(dtype)
+    rest, rest_query = (key - rounded).to(dtype), (query - rounded_query).to(dtype)
+    return (rest[..., None, :] - rest_query[..., None]).add_(rounded[..., None, :] - rounded_query[..., None])
 
 
 @runtime_checkable
@@ -57,8 +84,9 @@ class TimedBias(Protocol):
         """Return the bias of a block, (batch or 1, heads, T, S), in at least single precision.
 
         Args:
-            query: times of the queries, (batch or 1, heads or 1, T).
-            key: times of the keys, (batch or 1, heads or 1, S).
+            query: times of the queries, (batch or 1, heads or 1, T), in double precision; see
+                `time_differences`.
+            key: times of the keys, (batch or 1, heads or 1, S), likewise.
             state: the result of `prepare_times`.
             layer: index of the block.
         """

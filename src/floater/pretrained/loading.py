@@ -9,10 +9,8 @@ Extensions for which Transformers has no configuration (`floater.pretrained.exte
 same way.
 
 If this library is not imported, Transformers must not load such a directory. The configuration lists GUARD
-among the fusions of modules that the model needs, and every class of Transformers refuses unknown fusions
-before it reads any weights. The alternatives are weaker or do more harm: a new model type does not stop the
-model's own class and hides the type from code that reads it; an unknown quantization method only leads to a
-warning; weights under other names also prevent a Trainer from resuming the plugged model.
+among the fusions of modules that the model needs, which every class of Transformers refuses before it reads
+any weights. `floater.guard` replaces names in `config.json` for readers that ignore that entry.
 """
 
 from __future__ import annotations

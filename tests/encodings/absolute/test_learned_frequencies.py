@@ -1,8 +1,13 @@
 """Sinusoids whose frequencies are learned (Wang et al. 2021)."""
 
+import math
+
+import pytest
 import torch
 
 from floater import Positions, build
+from floater.transformer import FloaterModel
+from small_models import small_config
 
 SIZES = {"dim": 16, "heads": 2, "layers": 2, "max_length": 12}
 
@@ -32,3 +37,43 @@ def test_a_factor_changes_the_wave_length_of_its_pair_alone() -> None:
     pair = torch.arange(16) // 2 == 3
     assert torch.allclose(ours[pair], half[pair], atol=1e-7)
     assert torch.equal(ours[~pair], theirs[~pair])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("sinusoidal", {"frequencies": "learned"}), ("shaw", {"vectors": "frequencies"})]
+)
+def test_a_cast_rounds_no_frequency(name, options, tmp_path) -> None:
+    model = FloaterModel(small_config(name, position_options=options))
+    with torch.no_grad():
+        factors = model.encoder.position.factors.normal_(std=0.1).clone()
+    model.save_pretrained(tmp_path)
+    for cast in (
+        model.bfloat16(),
+        model.half(),
+        FloaterModel.from_pretrained(tmp_path, dtype=torch.bfloat16),
+    ):
+        assert cast.embedding.weight.dtype != torch.float32
+        assert torch.equal(cast.encoder.position.factors, factors)
+        assert bool(cast(torch.arange(5)[None]).last_hidden_state.isfinite().all())
+    assert model.double().encoder.position.factors.dtype == torch.float64
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert build(name, **SIZES, **options).factors.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_the_phase_of_a_cast_model_is_right_at_far_positions() -> None:
+    model = build("sinusoidal", **SIZES, frequencies="learned")
+    torch.nn.init.constant_(model.factors, 0.3)
+    half, far = model.bfloat16(), Positions(*2 * [torch.tensor([[1000]])])
+    phase = 1000 * math.exp(torch.tensor(0.3).item())
+    actual = half.embed(torch.zeros(1, 1, 16).bfloat16(), half.prepare(far))[0, 0, :2].tolist()
+    assert actual == pytest.approx([math.sin(phase), math.cos(phase)], abs=0.01)
+
+
+def test_a_cast_rounds_what_no_position_multiplies() -> None:
+    maps = build("sinusoidal", **SIZES, site="cross", injection="cross", frequencies="learned").bfloat16()
+    kept = {name: parameter.dtype for name, parameter in maps.named_parameters()}
+    assert kept == {"factors": torch.float32, "maps.0": torch.bfloat16, "maps.1": torch.bfloat16}
+    assert build("shaw", **SIZES).bfloat16().keys.dtype == torch.bfloat16

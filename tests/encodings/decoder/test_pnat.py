@@ -124,3 +124,4 @@ def test_plain_or_in_a_decoder_it_is_sinusoids(options, pointers):
     out = model.embed(x, model.prepare(Positions.arange(4)))
     assert torch.equal(out[0], sinusoid(torch.arange(4), 6))
     assert sum(isinstance(part, PointerNetwork) for part in model.modules()) == pointers
+    assert bool(model.card.exceptions) == bool(pointers)

@@ -41,6 +41,12 @@ def test_dape_corrects_the_logits_of_all_heads(positions):
     agree(logits(model, positions, q, k, layer), wanted, model.weight, model.hidden_bias, model.out)
 
 
+def test_dape_divides_the_dot_products_beside_t5s_bias():
+    """Its paper's do; T5's own are not divided."""
+    model = build("dape", **SIZES, model="t5")
+    assert model.scale(WIDTH) == model.inner.scale(WIDTH) == WIDTH**-0.5
+
+
 @torch.no_grad()
 def test_fope_turns_by_fourier_series():
     torch.manual_seed(0)

@@ -20,8 +20,10 @@ from relative_cases import (
 from floater import FloaterConfig, PositionError, Positions, build
 from floater.encodings import AttentionContext
 from floater.encodings.relative.alibi import slopes
+from floater.transformer import FloaterModel
 from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.uncast import Uncast
+from small_models import small_config
 
 
 @WHOLE
@@ -126,6 +128,14 @@ def test_an_untrained_synthesizer_keeps_its_matrices():
     model = build("synthesizer", **SIZES, learned=False)
     assert not any(p.requires_grad for p in model.parameters())
     assert "table" in model.state_dict()
+
+
+@pytest.mark.parametrize(("name", "options"), [("synthesizer", {"learned": False}), ("frozen", {})])
+def test_what_is_not_trained_is_not_trained_after_loading(name, options, tmp_path):
+    FloaterModel(small_config(name, position_options=options)).save_pretrained(tmp_path)
+    loaded = FloaterModel.from_pretrained(tmp_path).train()
+    assert not any(p.requires_grad for p in loaded.encoder.position.parameters())
+    assert all(p.requires_grad for p in loaded.embedding.parameters())
 
 
 @pytest.mark.parametrize("name", ["chen_absolute", "chen_relative"])

@@ -63,6 +63,25 @@ def learned_field(
     return BoundedField(dim, hidden, adapt=adapt)
 
 
+def solved(flow: nn.Module, at: Tensor, name: str, below: int | None = None) -> FlowVectors:
+    """Return the vectors of a flow at times (N, T); what it refuses, it refuses by the encoding's name.
+
+    Raises:
+        PositionError: if a time is negative or not finite.
+
+    Example:
+        >>> from floater.flow import ZeroField
+        >>> solved(FlowEncoder(ZeroField(), 2, blocks=[0], names=["p"]), torch.tensor([[-1]]), "floater")
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: 'floater': positions must be finite and not negative, got -1
+    """
+    try:
+        vectors: FlowVectors = flow(at, below=below)
+    except ValueError as error:
+        raise PositionError(f"'{name}': {error}") from error
+    return vectors
+
+
 class FloaterState(NamedTuple):
     """State of a forward pass, shared by the blocks.
 
@@ -108,7 +127,8 @@ class Floater(PositionModel):
             (Resonance RoPE); see `floater.encodings.relative.waves.covered`. A learned scale counts as 1.
 
     Raises:
-        PositionError: if an option is not valid, options contradict each other, or sinusoids meet an odd dim.
+        PositionError: if an option is not valid, options contradict each other, or sinusoids meet an odd dim;
+            in `prepare`, if a position is negative or not finite.
 
     Example:
         >>> model = Floater(StackSpec(dim=512, heads=8, layers=6, max_length=128))
@@ -249,21 +269,25 @@ class Floater(PositionModel):
         for flow in self.flows:
             below = positions.below if query.numel() else 1
             at = positions.counted_query if query.numel() else query.new_zeros(1, 1)
-            solved = flow(at, below=below)
+            values = solved(flow, at, "floater", below)
             if not query.numel():
-                solved = replace(solved, index=query.long())
-            vectors.update(dict.fromkeys(cast(FlowEncoder | BakedFlow, flow).blocks, solved))
+                values = replace(values, index=query.long())
+            vectors.update(dict.fromkeys(cast(FlowEncoder | BakedFlow, flow).blocks, values))
         return FloaterState(base, vectors)
 
     def prepare_times(self, positions: Positions) -> FloaterState:
         """Return sinusoids at the positions, and the vectors at a grid of times; see `TimedVectors`."""
-        last = int(positions.key.max()) + 1 if positions.key.numel() else 1
-        if last > _MOST:
+        first, last = torch.stack(positions.key.aminmax()).tolist() if positions.key.numel() else (0, 0)
+        if not first >= 0:
+            raise PositionError(f"'floater' starts at position 0; position {first:g} was requested")
+        if last >= _MOST:
             raise PositionError(
-                f"a clock reads the flow on a grid up to the last position, which is {last - 1:,}; it must "
+                f"a clock reads the flow on a grid up to the last position, which is {last:,}; it must "
                 f"be below {_MOST:,}: give times in a longer unit, or leave out the clock"
             )
-        index = torch.arange(2 * last * _GRID + 2, dtype=torch.float64, device=positions.key.device)
+        index = torch.arange(
+            2 * (int(last) + 1) * _GRID + 2, dtype=torch.float64, device=positions.key.device
+        )
         if any(isinstance(flow, BakedFlow) for flow in self.flows):
             raise PositionError("a clock reads the flow between positions, where a baked one has no vectors")
         sinusoid = self.prepare(positions).sinusoid if self.injection == "qkv" else None

@@ -15,6 +15,7 @@ from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
 from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
+from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.spec import Site, StackSpec
@@ -26,7 +27,7 @@ _PROJECTIONS: Mapping[str, Projection] = {"decoder": "cross_query", "cross": "ke
 
 
 @register("sinusoidal")
-class Sinusoidal(AddedVectors):
+class Sinusoidal(Precise, AddedVectors):
     """Sines and cosines of the position, at the input (equation 6) or at every block (equation 7).
 
     Liu et al. 2020, section 2.2. With blocks="all", block n adds sin(i w) + sin(n w), n counted from 1, as
@@ -68,6 +69,7 @@ class Sinusoidal(AddedVectors):
     )
 
     sites: ClassVar[tuple[Site, ...]] = ("self", "decoder", "cross")
+    precise = ("factors",)
 
     def __init__(
         self,
@@ -91,8 +93,9 @@ class Sinusoidal(AddedVectors):
         maps = spec.layers if self.needs_cross_attention and spec.site in _PROJECTIONS else 0
         self.maps = nn.ParameterList(torch.empty(spec.dim, spec.dim) for _ in range(maps))
         self.cover = partial(covered, span=spec.horizon or spec.max_length, uncovered=uncovered)
-        # logarithms of the factors of the frequencies
-        self.factors = nn.Parameter(torch.empty(spec.dim // 2)) if frequencies == "learned" else None
+        self.factors = None  # logarithms of those of the frequencies
+        if frequencies == "learned":
+            self.factors = nn.Parameter(torch.empty(spec.dim // 2, dtype=at_least_float32()))
         self.recurs = blocks != "input"
         self.reset_parameters()
 

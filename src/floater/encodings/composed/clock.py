@@ -18,7 +18,7 @@ from floater.encodings.composed.parts import Part, named
 from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
-from floater.encodings.precise import at_least_float32
+from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import build_for, catalogue, register
 from floater.encodings.relative.bias import describe_as
 from floater.encodings.spec import StackSpec
@@ -65,7 +65,7 @@ class ClockState:
 
 
 @register("clock")
-class Clock(PositionModel):
+class Clock(Precise):
     """Another encoding at times that depend on the text: the sum of a rate for each token.
 
     In each block, clock c reads the input x of attention, and token i has the time
@@ -94,7 +94,8 @@ class Clock(PositionModel):
     of the heads run from the end: that time depends on the earlier one in its place. A text and its mirror
     image then have the same times, with the halves exchanged.
 
-    In the cache keys carry w x as two numbers, for half precision, and sums are in double precision. A bias
+    In the cache keys carry w x as two numbers, for half precision, sums are in double precision, and casts
+    leave the parameters of the rates in float32: what is rounded away would add up along a text. A bias
     is a matrix of all pairs, as times differ from text to text.
 
     Args:
@@ -139,6 +140,7 @@ class Clock(PositionModel):
 
     stage = Stage.APPEND
     reads_content = False
+    precise = ("weight", "bias_of_rate", "gate", "content", "convolution")
 
     def __init__(
         self,
@@ -194,15 +196,17 @@ class Clock(PositionModel):
         pairs = inner.turned // 2 if isinstance(inner, TimedRotation) and per == "pair" else 1
         self.shape = (1 if per == "block" else spec.heads), pairs
         clocks, width = self.shape[0] * pairs, spec.dim if hidden is None else hidden
-        self.weight = nn.Parameter(torch.empty(spec.layers, clocks, width))
-        self.bias_of_rate = nn.Parameter(torch.empty(spec.layers, clocks))
+        dtype = at_least_float32()
+        self.weight = nn.Parameter(torch.empty(spec.layers, clocks, width, dtype=dtype))
+        self.bias_of_rate = nn.Parameter(torch.empty(spec.layers, clocks, dtype=dtype))
         self.gate = self.content = self.convolution = None
         if hidden is not None:
             self.gate, self.content = (
-                nn.Parameter(torch.empty(spec.layers, hidden, spec.dim)) for _ in range(2)
+                nn.Parameter(torch.empty(spec.layers, hidden, spec.dim, dtype=dtype)) for _ in range(2)
             )
         if kernel > 1:
-            self.convolution = nn.Parameter(torch.empty(spec.layers, kernel, clocks))  # own token first
+            # the token itself first
+            self.convolution = nn.Parameter(torch.empty(spec.layers, kernel, clocks, dtype=dtype))
         self.reset_parameters()
 
     @property
@@ -367,10 +371,6 @@ class Clock(PositionModel):
         if not isinstance(self.inner, TimedBias):
             return None
         times = self.times(k, context)[..., 0]
-        dtype = at_least_float32(k.dtype)
-        if context.state.key.is_floating_point():
-            dtype = torch.promote_types(dtype, context.state.key.dtype)
-        times = times.to(dtype)
         query = times[..., times.shape[-1] - q.shape[2] :]
         return self.inner.bias_at(query, times, context.state.inner, context.layer)
 

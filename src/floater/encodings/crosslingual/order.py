@@ -12,6 +12,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
+from floater.encodings.untrained import Untrained
 from floater.flow import sinusoid
 from floater.positions import Positions
 
@@ -67,7 +68,7 @@ class Shuffled(PositionModel):
 
 
 @register("frozen")
-class Frozen(Learned):
+class Frozen(Untrained, Learned):
     """A pretrained table of positions that is not trained further.
 
     Dufter et al. 2022, section 4.5, are the specification. The table is a parameter, so that it is saved and
@@ -102,10 +103,8 @@ class Frozen(Learned):
         super().__init__(spec)
         self.train()
 
-    def train(self, mode: bool = True) -> Frozen:
-        super().train(mode)
-        self.table(0).weight.requires_grad_(False)  # loaders of checkpoints switch gradients on
-        return self
+    def untrained(self) -> list[Tensor]:
+        return [self.table(0).weight]
 
     @torch.no_grad()
     def fill(self, vectors: Tensor) -> None:

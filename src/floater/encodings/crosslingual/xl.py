@@ -103,10 +103,11 @@ class CrossLingualHeads(PositionModel):
     positions.
 
     Args:
-        reordered: number of heads that read second positions; None means half of them.
+        reordered: number of heads that read second positions; None means half of them, of at least two.
 
     Raises:
-        PositionError: if dim is odd, an option is not valid, or there are no second positions.
+        PositionError: if dim is odd, an option is not valid, one head would be halved, or there are no second
+            positions.
 
     Example:
         >>> model = CrossLingualHeads(StackSpec(dim=4, heads=2, layers=1, max_length=16))
@@ -129,6 +130,10 @@ class CrossLingualHeads(PositionModel):
     def __init__(self, spec: StackSpec, *, reordered: int | None = None) -> None:
         super().__init__(spec)
         even(spec)
+        if reordered is None and spec.heads == 1:
+            raise PositionError(
+                "heads is 1, half of which cannot read second positions: set reordered to 0 or 1"
+            )
         self.reordered = spec.heads // 2 if reordered is None else reordered
         if not 0 <= self.reordered <= spec.heads:
             raise PositionError(f"reordered is {reordered}; it must be from 0 to {spec.heads}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -68,6 +70,8 @@ class PositionLearning(PositionModel):
         even(spec)
         self.pointer = None if plain and spec.site != "decoder" else PointerNetwork(spec.dim)
         self.permutes = self.pointer is not None and spec.site != "decoder"
+        if self.pointer is None:  # plain sinusoids
+            self.card = replace(self.card, exceptions={})
 
     def reset_parameters(self) -> None:
         if self.pointer is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from floater.encodings.absolute.added import AddedVectors
-from floater.encodings.absolute.floater import learned_field
+from floater.encodings.absolute.floater import learned_field, solved
 from floater.encodings.absolute.tokens import query_ends
 from floater.encodings.baked import BakedFlow, baked
 from floater.encodings.card import Card
@@ -156,7 +156,8 @@ class GridFloater(AddedVectors):
         solver: a method of `floater.flow.solve`.
 
     Raises:
-        PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes.
+        PositionError: if an option is not valid; in `prepare`, if the coordinates have other axes, or one is
+            negative or not finite.
 
     Example:
         >>> model = GridFloater(StackSpec(dim=8, heads=2, layers=1, max_length=16))
@@ -218,9 +219,11 @@ class GridFloater(AddedVectors):
         if not query.numel():
             return None
         if positions.coordinates is None:  # a text, whose positions may be known without reading them
-            return [flow(positions.counted_query, below=positions.below) for flow in self.flows]
+            return [
+                solved(flow, positions.counted_query, "floater_grid", positions.below) for flow in self.flows
+            ]
         query = query if query.requires_grad or torch.compiler.is_compiling() else query.to("cpu")
-        return [flow(query[..., axis]) for axis, flow in enumerate(self.flows)]
+        return [solved(flow, query[..., axis], "floater_grid") for axis, flow in enumerate(self.flows)]
 
     def vectors(self, state: list[FlowVectors] | None, layer: int) -> Tensor:
         if state is None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from floater.encodings.card import Card
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
+from floater.encodings.timed import time_differences
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
@@ -66,7 +67,7 @@ class ALiBi(PositionBias):
 
     def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
-        return self._sloped(key[..., None, :] - query[..., None])
+        return self._sloped(time_differences(query, key, self.dtype))
 
     def _sloped(self, delta: Tensor) -> Tensor:
         far = delta.abs() if delta.is_floating_point() else delta.abs().float()

@@ -15,6 +15,7 @@ from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
 from floater.encodings.spec import StackSpec
+from floater.encodings.untrained import Untrained
 from floater.positions import Positions
 
 
@@ -121,7 +122,7 @@ class Window(PositionModel):
 
 
 @register("synthesizer")
-class Synthesizer(DufterAbsolute):
+class Synthesizer(Untrained, DufterAbsolute):
     """Synthesizer: Rethinking Self-Attention for Transformer Models (Tay et al. 2021, section 3.1): random.
 
     A matrix of every pair of positions takes the place of the logits, one for each head of each block. It
@@ -157,7 +158,11 @@ class Synthesizer(DufterAbsolute):
 
     def __init__(self, spec: StackSpec, *, learned: bool = True) -> None:
         super().__init__(spec)
-        self.table.requires_grad_(learned)
+        self.learned = learned
+        self.train()
+
+    def untrained(self) -> list[Tensor]:
+        return [] if self.learned else [self.table]
 
     def reset_parameters(self) -> None:
         _, heads, length, _ = self.table.shape

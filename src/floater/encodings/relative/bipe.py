@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.absolute.abacus import since, tokens_and_documents
+from floater.encodings.absolute.abacus import time_differences, tokens_and_documents
 from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
@@ -42,7 +42,8 @@ class BiPE(PositionModel):
 
     Args:
         spec: the stack of blocks; the table has max_length vectors.
-        delimiters: token ids that end a segment, of which they are a part; without any a text is one segment.
+        delimiters: token ids that end a segment, of which they are a part; without any a text is one segment,
+            and nothing reads the other options.
         between: "rotary" or "alibi".
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.
             Only "rotary" has them.
@@ -89,9 +90,17 @@ class BiPE(PositionModel):
     ) -> None:
         super().__init__(spec)
         one_of("between", between, ("rotary", "alibi"))
-        for name, value, default in (("pairs", pairs, "half"), ("base", base, 10000.0)):
-            if between == "alibi" and value != default:
+        for name, value, default in (
+            ("between", between, "rotary"),
+            ("pairs", pairs, "half"),
+            ("base", base, 10000.0),
+        ):
+            if value == default:
+                continue
+            if between == "alibi" and name != "between":
                 raise PositionError(f"{name} is {value!r}, but between='alibi' rotates no pairs")
+            if not delimiters:
+                raise PositionError(f"{name} is {value!r}, but without delimiters a text is one segment")
         if any(token < 0 for token in delimiters):
             raise PositionError(f"delimiters is {delimiters!r}; token ids are not negative")
         self.delimiters = tuple(delimiters)
@@ -121,7 +130,7 @@ class BiPE(PositionModel):
             begins[:, 1:] = ends[:, :-1] | documents[:, 1:]
             count = begins.cumsum(1)
             first = torch.where(documents, count, 0).cummax(1).values  # a document's own count begins at 0
-            return torch.stack([since(begins), count - first], -1)
+            return torch.stack([time_differences(begins), count - first], -1)
 
         levels = skip_padding(torch.stack([token, document], -1), positions.key_valid, both)
         return levels[..., 0], levels[..., 1]

@@ -20,7 +20,10 @@ from floater.encodings.relative.bias import adds_bias_alone, describe_as
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
-_DEFAULTS = {"kerple": {"share_layers": False}}  # the released code has a kernel for each block
+_DEFAULTS = {
+    "kerple": {"share_layers": False},  # the released code has a kernel for each block
+    "t5": {"scaled": True},  # the dot products of the paper are scaled
+}
 
 
 @register("dape")
@@ -33,14 +36,15 @@ class Dape(PositionModel):
     which the softmax would cancel.
 
     Args:
-        model: the bias, an encoding whose bias depends on positions alone: "kerple", the best one in the
-            paper, "fire", "alibi", ...
+        model: the bias, an encoding whose bias depends on positions alone, beside dot products that are
+            divided by sqrt(head_dim): "kerple", the best one in the paper, "fire", "alibi", ...
         options: options of that encoding; for "kerple" every block has a kernel of its own unless they say
-            otherwise.
+            otherwise, and "t5" is `scaled`.
         width: hidden units.
 
     Raises:
-        PositionError: if `model` is not a bias of positions, or an option is not valid.
+        PositionError: if `model` is not a bias of positions, or has another scale of the dot products, or an
+            option is not valid.
 
     Example:
         >>> model = Dape(StackSpec(dim=8, heads=2, layers=1, max_length=16), model="alibi")
@@ -76,6 +80,12 @@ class Dape(PositionModel):
         inner = build_for(model, replace(spec, site="self"), **options)
         if not adds_bias_alone(inner):
             raise PositionError(f"model is {model!r}; it must be an encoding that adds a bias of positions")
+        head_dim = spec.dim // spec.heads
+        if (scale := inner.scale(head_dim)) != self.scale(head_dim):
+            raise PositionError(
+                f"model is {model!r}, which scales the dot products by {scale:g}; it must divide them by "
+                f"sqrt(head_dim), {head_dim**0.5:g}"
+            )
         self.inner = inner
         describe_as(self, inner)
         self.weight = nn.Parameter(torch.empty(spec.layers, width, 2 * spec.heads))

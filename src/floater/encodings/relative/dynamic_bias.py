@@ -13,6 +13,7 @@ from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.knots import interpolate, knots
 from floater.encodings.spec import StackSpec
+from floater.encodings.timed import time_differences
 from floater.positions import Positions
 
 _FAR = 2.0**20  # times of a clock beyond it have the bias continued in a straight line
@@ -78,8 +79,7 @@ class DynamicBias(PositionBias):
 
     def bias_at(self, query: Tensor, key: Tensor, state: Tensor, layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
-        delta = key[..., None, :] - query[..., None]
-        return interpolate(state, delta)
+        return interpolate(state, time_differences(query, key, self.dtype))
 
     def function(self, back: Tensor) -> Tensor:
         """Return the bias at query - key (...), (heads, ...)."""

@@ -17,6 +17,7 @@ from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
+from floater.encodings.timed import time_differences
 from floater.positions import Positions
 
 
@@ -182,11 +183,12 @@ class Fire(PositionBias):
     def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
         block = layer if len(self.c) > 1 else 0
-        query, key = query[..., None], key[..., None, :]
+        back = time_differences(query, key, self.dtype).neg()
         limit = torch.maximum(
-            torch.maximum(query, key), self.multiplier[block].to(query.dtype).abs() * self.threshold
+            torch.maximum(query[..., None].to(back.dtype), key[..., None, :].to(back.dtype)),
+            self.multiplier[block].to(back.dtype).abs() * self.threshold,
         )
-        x, *parameters = self._network(query - key, limit, block)
+        x, *parameters = self._network(back, limit, block)
         slopes, offsets, piece = pieces(x, *parameters)
         head = torch.arange(len(slopes), device=piece.device)[:, None, None]
         return slopes[head, piece] * x + offsets[head, piece]

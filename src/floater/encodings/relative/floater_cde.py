@@ -60,7 +60,7 @@ class FloaterCDE(PositionModel):
 
     Args:
         spec: the stack of blocks; head_dim must be a multiple of 4.
-        base: base of rotary's frequencies, above 1.
+        base: base of rotary's frequencies, above 1; only with `positions`.
         positions: whether B rotates; False leaves b and what the text drives.
         kernel: tokens that a causal convolution of W x reads, at least 1; it starts as the identity.
         std: standard deviation of the initial W, at least 0.
@@ -111,6 +111,8 @@ class FloaterCDE(PositionModel):
             raise PositionError(f"head_dim is {head_dim}; 'floater_cde' needs a multiple of 4")
         if not base > 1:
             raise PositionError(f"base is {base}; it must be above 1")
+        if not positions and base != 10000.0:
+            raise PositionError(f"base is {base}, but positions=False leaves out rotary's frequencies")
         if not std >= 0:
             raise PositionError(f"std is {std}; it must be at least 0")
         self.base, self.positions, self.std = base, positions, std

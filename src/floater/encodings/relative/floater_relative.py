@@ -21,6 +21,7 @@ from floater.encodings.relative.distances import Distances, spacing
 from floater.encodings.relative.knots import fraction, interpolate, knots
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
+from floater.encodings.timed import time_differences
 from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
 from floater.positions import Positions
 
@@ -224,7 +225,7 @@ class FloaterRelative(PositionBias):
 
     def bias_at(self, query: Tensor, key: Tensor, state: list[Tensor], layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
-        delta = key[..., None, :] - query[..., None]
+        delta = time_differences(query, key, self.dtype)
         bias = interpolate(state[layer], delta.clamp(-self.clip, self.clip))
         if self.decay is not None:
             bias = bias - self._tail(delta, self.decay[:, layer, :, None, None])

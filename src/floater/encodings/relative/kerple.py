@@ -13,6 +13,7 @@ from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
 from floater.encodings.spec import StackSpec
+from floater.encodings.timed import time_differences
 from floater.positions import Positions
 
 _LEAST = 0.01  # the released code keeps every parameter at or above it
@@ -108,7 +109,7 @@ class Kerple(PositionBias):
 
     def bias_at(self, query: Tensor, key: Tensor, state: None, layer: int) -> Tensor:
         """Return the bias of times of each head; see `TimedBias`."""
-        return self.kernel((key[..., None, :] - query[..., None]).abs(), layer if len(self.r1) > 1 else 0)
+        return self.kernel(time_differences(query, key, self.dtype).abs(), layer if len(self.r1) > 1 else 0)
 
     def kernel(self, far: Tensor, block: int) -> Tensor:
         """Return the bias at distances (N,) or (batch or 1, heads or 1, T, S).

@@ -14,6 +14,7 @@ from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
+from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances, pairs
 from floater.encodings.spec import StackSpec
@@ -46,7 +47,7 @@ class ShawTables(PositionModel):
 
 
 @register("shaw")
-class Shaw(ShawTables):
+class Shaw(Precise, ShawTables):
     """One vector per clipped distance, for keys and for values (equations 3 and 4, the survey's 9 to 11).
 
     a_ts = w_{clip(s - t, k)}. The survey's count has a vector of width d for each distance below t_max; the
@@ -92,6 +93,8 @@ class Shaw(ShawTables):
         },
     )
 
+    precise = ("factors",)
+
     def __init__(
         self, spec: StackSpec, *, clip: int = 16, values: bool = True, vectors: str = "learned"
     ) -> None:
@@ -99,6 +102,7 @@ class Shaw(ShawTables):
         at_least_one(clip=clip)
         one_of("vectors", vectors, ("learned", "sinusoidal", "frequencies"))
         self.clip, self.vectors, self.with_values = clip, vectors, values
+        self.factors = None  # logarithms of those of the frequencies
         if vectors == "learned":
             self.tables(2 * clip + 1, values=values)
             return
@@ -107,10 +111,8 @@ class Shaw(ShawTables):
             raise PositionError(f"a head has {width} components; sinusoids need an even number")
         for name in ("keys", "values_"):
             self.register_parameter(name, None)
-        # logarithms of the factors of the frequencies
-        self.factors = (
-            nn.Parameter(torch.empty(spec.layers, width // 2)) if vectors == "frequencies" else None
-        )
+        if vectors == "frequencies":
+            self.factors = nn.Parameter(torch.empty(spec.layers, width // 2, dtype=at_least_float32()))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -23,6 +23,7 @@ from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 
 _CHUNK = 64  # tokens whose noise is sampled at once in evaluation
+_FARTHEST = 2**20  # positions for which noise is sampled, one after another
 
 
 class Codes(NamedTuple):
@@ -205,7 +206,8 @@ class ConvSPE(StochasticPositions):
         seed: seed of the noise in evaluation, not negative.
 
     Raises:
-        PositionError: if an option is not valid, or positions are real.
+        PositionError: if an option is not valid; in `prepare`, if positions are real, or those of the queries
+            2^20 or more apart.
 
     Example:
         >>> model = ConvSPE(StackSpec(dim=4, heads=2, layers=1, max_length=16), kernel=8, gated=False)
@@ -246,6 +248,11 @@ class ConvSPE(StochasticPositions):
         heads, head_dim = self.filters.shape[1:3]
         # noise is sampled in chunks, each from a seed of its own: those before the first query are not needed
         first, last = query_ends(positions)
+        if last - first >= _FARTHEST:
+            raise PositionError(
+                f"positions {first} and {last} are too far apart: 'spe_conv' samples noise for at most "
+                f"{_FARTHEST} positions, those between them included"
+            )
         skipped = first // _CHUNK
         shape = self.realizations, heads * head_dim, _CHUNK
         chunks = range(skipped, (last + self.kernel - 1) // _CHUNK + 1)

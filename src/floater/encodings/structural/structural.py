@@ -38,8 +38,8 @@ class Structural(Structured):
         spec: the stack of blocks; dim must be even with "attention".
         labels: number of edge labels.
         encoder: "attention" or "cnn".
-        width: inner width d_r of the pooling.
-        kernel: symbols under a kernel of the convolution.
+        width: inner width d_r of the pooling, with "attention".
+        kernel: symbols under a kernel of the convolution, with "cnn".
 
     Raises:
         PositionError: if an option is not valid, the positions have no structure, or a label is out of range.
@@ -82,6 +82,9 @@ class Structural(Structured):
         super().__init__(spec)
         one_of("encoder", encoder, ("attention", "cnn"))
         at_least_one(labels=labels, width=width, kernel=kernel)
+        for name, value, default, reads in (("width", width, 32, "attention"), ("kernel", kernel, 4, "cnn")):
+            if encoder != reads and value != default:
+                raise PositionError(f"{name} is {value}, which encoder={encoder!r} does not read")
         dim = spec.dim
         if encoder == "attention" and dim % 2:
             raise PositionError(f"dim is {dim}; the sinusoids of encoder='attention' need an even one")

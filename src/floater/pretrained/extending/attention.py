@@ -15,6 +15,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask,
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floater.encodings.precise import at_least_float32
+from floater.positions.inputs import visible_keys
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.watch import PASS, PassPositions, require_pass
 
@@ -133,15 +134,10 @@ def _slots(keys: Tensor, size: int) -> Tensor:
     return F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
 
 
-def _visible(mask: Tensor) -> Tensor:
-    """Return whether each query sees each key, (batch or 1, T, S)."""
-    return (mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)[:, 0]
-
-
 def _seen(current: PassPositions, mask: Tensor | None, causal: bool) -> Tensor:
     """Return the number of keys that each query sees, (batch or 1, T)."""
     if mask is not None:
-        return _visible(mask).sum(-1)
+        return visible_keys(mask).sum(-1)
     count, length = current.query.shape[1], current.length
     if not causal:
         return torch.full((1, count), length, device=current.key.device)
@@ -152,7 +148,7 @@ def _span(keys: Tensor, queries: Tensor, mask: Tensor | None) -> Tensor:
     """Return the largest distance between two keys that a query sees, (batch or 1, T)."""
     if mask is None:
         return (keys.amax(1, keepdim=True) - keys.amin(1, keepdim=True)).expand(-1, queries.shape[1])
-    hidden, pairs = ~_visible(mask), keys[:, None]
+    hidden, pairs = ~visible_keys(mask), keys[:, None]
     end = torch.iinfo(keys.dtype).max
     high, low = pairs.masked_fill(hidden, -1).amax(-1), pairs.masked_fill(hidden, end).amin(-1)
     return torch.where(low == end, 0, high - low)

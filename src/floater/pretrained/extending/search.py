@@ -19,9 +19,6 @@ from floater.pretrained.extending import native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.host import inner
 
-STARTS = ("linear", "ntk", "yarn")
-"""Scalings whose divisors begin the search."""
-
 MUTATION, WIDEST = 0.3, 1.25
 """Share of the divisors that a mutation changes, and the largest divisor in ratios of the lengths."""
 
