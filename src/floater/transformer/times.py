@@ -283,7 +283,7 @@ def randomised(times: Times, *several: Positions, batch: int = 1) -> tuple[Posit
 
 
 def placed(positions: Positions, query: Tensor, key: Tensor, *, distances: bool) -> Positions:
-    """Return positions at times, which relative encodings read, too, if `distances` are those of times."""
+    """Return positions at times; with `distances`, relative encodings read the times as well."""
     changed = {"query_time": query, "key_time": key}
     return positions.but(**changed, **({"query": query, "key": key} if distances else {}))
 

@@ -2,9 +2,8 @@ import math
 
 import pytest
 import torch
-from transformers import get_linear_schedule_with_warmup
 
-from floater.lab.training import constant, inverse_sqrt, linear
+from floater.lab.training.schedule import inverse_sqrt, transformers_schedule
 
 
 def optimizer(*rates: float) -> torch.optim.Optimizer:
@@ -75,33 +74,19 @@ def test_refuses(peak: float, warmup: int, initial: float, message: str) -> None
         inverse_sqrt(optimizer(peak), warmup=warmup, initial=initial)
 
 
-def test_linear_decay_is_that_of_transformers() -> None:
-    ours, theirs = optimizer(1e-3, 1e-4), optimizer(1e-3, 1e-4)
-    schedules = (
-        linear(ours, warmup=4, total=20),
-        get_linear_schedule_with_warmup(theirs, num_warmup_steps=4, num_training_steps=20),
-    )
-    for _ in range(25):
-        rates, expected = ([group["lr"] for group in sgd.param_groups] for sgd in (ours, theirs))
-        assert rates == pytest.approx(expected, rel=1e-14)
-        for sgd, schedule in zip((ours, theirs), schedules, strict=True):
-            sgd.step()
-            schedule.step()
-
-
-def test_a_constant_rate_stays() -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("linear", [2e-4, 6e-4, 1e-3, 7.5e-4, 5e-4, 2.5e-4, 0, 0]),
+        ("constant_with_warmup", [2e-4, 6e-4, *[1e-3] * 6]),
+    ],
+)
+def test_schedules_of_transformers_warm_up_from_the_initial_rate(name: str, expected: list[float]) -> None:
     sgd = optimizer(1e-3)
-    schedule = constant(sgd, warmup=2, initial=2e-4)
+    schedule = transformers_schedule(name, sgd, warmup=2, total=6, initial=2e-4)
     seen = []
-    for _ in range(5):
+    for _ in range(8):
         seen.append(sgd.param_groups[0]["lr"])
         sgd.step()
         schedule.step()
-    assert seen == pytest.approx([2e-4, 6e-4, 1e-3, 1e-3, 1e-3], rel=1e-14)
-
-
-def test_linear_and_constant_refuse() -> None:
-    with pytest.raises(ValueError, match="warmup is 20 updates; it must be from 0 to below total = 20"):
-        linear(optimizer(1e-3), warmup=20, total=20)
-    with pytest.raises(ValueError, match="warmup is -1 updates"):
-        constant(optimizer(1e-3), warmup=-1)
+    assert seen == pytest.approx(expected, rel=1e-14)

@@ -162,8 +162,7 @@ def wilson(hits: int, total: int) -> Interval:
         >>> [round(x, 3) for x in wilson(8, 10)]
         [0.8, 0.49, 0.943]
     """
-    z = 1.959963984540054
-    share = hits / total
-    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    return Interval(share, middle - half, middle + half)
+    from scipy.stats import binomtest
+
+    low, high = map(float, binomtest(hits, total).proportion_ci(method="wilson"))
+    return Interval(hits / total, low, high)

@@ -284,7 +284,7 @@ def _trial(
     start: Any,
     origin: str,
 ) -> Any:
-    """Return the settings of a trial, for those of the trial that it starts from; None without it."""
+    """Return the settings of a trial; `start` are those of the trial that it starts from, or None."""
     entry = dict(settings.models[variant.model] or {})
     model_settings = entry.pop("settings", None) or {}
     for key in ("start", "seeds", "position", "position_options"):

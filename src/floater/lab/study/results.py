@@ -346,7 +346,7 @@ class Results:
                 ours, theirs = self.value(variant, column), self.value(reference, column)
                 if ours is None or theirs is None or not self.comparable(variant, reference, column):
                     continue
-                difference, sentences = ours.mean - theirs.mean, None
+                difference, p_examples = ours.mean - theirs.mean, None
                 if self._paired(variant, reference, column):
                     for each in (variant, reference):
                         if each.name not in drawn:
@@ -356,12 +356,12 @@ class Results:
                     assert other is not None
                     (measured, *_) = self._measured(variant, column)  # of other variants there may be more
                     count = int(column.chosen(measured.lengths).sum())
-                    sentences = paired_p(one, other, difference, count)
+                    p_examples = paired_p(one, other, difference, count)
                 seeds = self._seeds_p(variant, reference, column)
-                if sentences is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
+                if p_examples is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
                     seeds = None
                 differences.append(
-                    (variant.name, reference.name, column, Difference(difference, sentences, seeds))
+                    (variant.name, reference.name, column, Difference(difference, p_examples, seeds))
                 )
         # a variant of one seed, beside others of several, shows no variance between seeds: it is not tested
         alone = all(len(variant.seeds) == 1 for variant in self.grid.variants)

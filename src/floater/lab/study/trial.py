@@ -209,7 +209,7 @@ def _cost(run: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
     from floater.lab.study.analyses.subject import load_subject, position_models
-    from floater.lab.training.optimizer import position_parameters
+    from floater.lab.training.optimizer import count_position_parameters
 
     with safe_open(run / MODEL / "model.safetensors", framework="pt") as weights:
         shapes = [weights.get_slice(key).get_shape() for key in weights.keys()]  # noqa: SIM118
@@ -218,7 +218,7 @@ def _cost(run: Path) -> dict[str, Any]:
     one = {"position_parameters_of_a_stack": _shared(stacks["encoder"])} if "encoder" in stacks else {}
     return one | {
         "parameters": int(sum(np.prod(shape, dtype=np.int64) for shape in shapes)),
-        "position_parameters": position_parameters(model),
+        "position_parameters": count_position_parameters(model),
         "memory_mib": max((entry.get("memory_mib", 0) for entry in entries(run)), default=0),
         "device": machine["GPU"] or machine["CPU"],
         "hardware": machine,

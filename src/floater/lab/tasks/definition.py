@@ -87,7 +87,7 @@ class TaskDefinition(ABC):
         raise NotImplementedError(f"{type(self).__name__} reads no test sets")
 
     def vocabulary_key(self, settings: Any) -> Any:
-        """Return what decides, with the data, the vocabulary that is trained on them; None if none is."""
+        """Return what, besides the data, determines the trained vocabulary; None if none is trained."""
         return None
 
     def stores_text(self, settings: Any) -> bool:

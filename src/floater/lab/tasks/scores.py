@@ -140,7 +140,7 @@ def _tokenizer(language: str | None) -> str:
 
 
 def check_language(language: str) -> None:
-    """Refuse a language of translations that is no code, as its rules of scoring would be those of another.
+    """Refuse an unknown language code, which would select the scoring rules of another language.
 
     Raises:
         DataError: if it is none; see `check_code`.

@@ -33,7 +33,7 @@ from floater.lab.training.launchers import refuse_sharding, settle_processes, va
 from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model, try_random_times
 from floater.lab.training.needs import check_room, needs_of
-from floater.lab.training.optimizer import position_parameters
+from floater.lab.training.optimizer import count_position_parameters
 from floater.lab.training.processes import main_process_first
 from floater.lab.training.run import (
     ENCODED,
@@ -210,7 +210,7 @@ class Task(TaskDefinition):
         for name, examples in (("training", train), ("validation", valid)):
             self.check_model(settings, model, processor, examples, name)
         logger.info(self.summary(prepared))
-        positions = position_parameters(model)
+        positions = count_position_parameters(model)
         logger.info("%s parameters, %s in position models", f"{model.num_parameters():,}", f"{positions:,}")
         return prepared
 

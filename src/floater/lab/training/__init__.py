@@ -7,7 +7,7 @@ from floater.lab.training.denormals import flush_denormals
 from floater.lab.training.flow import FlowSchedule
 from floater.lab.training.loss import smoothed_cross_entropy, smoothed_loss
 from floater.lab.training.optimizer import adam, parameter_groups
-from floater.lab.training.schedule import constant, inverse_sqrt, linear
+from floater.lab.training.schedule import inverse_sqrt
 from floater.lab.training.trainer import FloaterTrainer
 
 __all__ = [
@@ -20,11 +20,9 @@ __all__ = [
     "adam",
     "average",
     "checkpoints",
-    "constant",
     "flush_denormals",
     "inverse_sqrt",
     "last_checkpoint",
-    "linear",
     "parameter_groups",
     "smoothed_cross_entropy",
     "smoothed_loss",

@@ -16,7 +16,7 @@ from floater.errors import DataError, first_line
 from floater.flow import FlowEncoder
 from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, TokenBatchSampler
 from floater.lab.training.other_arguments import check_machine
-from floater.lab.training.schedule import constant, inverse_sqrt, linear, transformers_schedule
+from floater.lab.training.schedule import inverse_sqrt, transformers_schedule
 from floater.lab.training.settings import TrainingSettings
 
 
@@ -44,14 +44,11 @@ def schedule(training: TrainingSettings, optimizer: Optimizer, batches: int) -> 
         batches: number of batches in an epoch.
     """
     warmup, total = warmup_steps(training, batches)
-    if training.lr_scheduler_type == "linear":
-        return linear(optimizer, warmup=warmup, total=total, initial=training.initial_learning_rate)
-    if training.lr_scheduler_type in ("constant", "constant_with_warmup"):
-        return constant(optimizer, warmup=warmup, initial=training.initial_learning_rate)
-    if training.lr_scheduler_type != "inverse_sqrt":
-        name, initial = training.lr_scheduler_type, training.initial_learning_rate
-        return transformers_schedule(name, optimizer, warmup=warmup, total=total, initial=initial)
-    return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=training.initial_learning_rate)
+    name, initial = training.lr_scheduler_type, training.initial_learning_rate
+    if name == "inverse_sqrt":
+        return inverse_sqrt(optimizer, warmup=max(1, warmup), initial=initial)
+    name = "constant_with_warmup" if name == "constant" else name
+    return transformers_schedule(name, optimizer, warmup=warmup, total=total, initial=initial)
 
 
 def warmup_steps(training: TrainingSettings, batches: int) -> tuple[int, int]:

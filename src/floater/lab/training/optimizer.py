@@ -27,12 +27,12 @@ def flow_parameters(model: nn.Module) -> set[str]:
     return {name for name, parameter in model.named_parameters() if id(parameter) in inside}
 
 
-def position_parameters(model: nn.Module) -> int:
+def count_position_parameters(model: nn.Module) -> int:
     """Return the number of parameters of all position models, or of the flows of a plugged model.
 
     Example:
         >>> from floater.flow import ZeroField
-        >>> position_parameters(FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"]))
+        >>> count_position_parameters(FlowEncoder(ZeroField(), 2, blocks=[0], names=["q"]))
         2
     """
     flows = flow_parameters(model)

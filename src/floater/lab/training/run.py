@@ -110,7 +110,7 @@ def begin_run(run: Path, settings: Any, tokenizer: Any, record: Callable[[], Non
 
 
 def supersede_run(run: Path, settings: Any, tokenizer: Any, record: Callable[[], None]) -> None:
-    """Make a run that of its longer training, whose first checkpoint is written: its final model is removed.
+    """Replace a run by its longer training, whose first checkpoint is written, and remove its final model.
 
     Args:
         run: directory of the run.

@@ -47,66 +47,23 @@ def inverse_sqrt(optimizer: Optimizer, *, warmup: int, initial: float = 1e-7) ->
     return _warmed(optimizer, warmup, initial, lambda update: math.sqrt(warmup / update))
 
 
-def linear(optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.0) -> LambdaLR:
-    """Warm up linearly, then decay linearly to zero at the end of the training.
-
-    For update u = 0, 1, ..., W = ``warmup`` and U = ``total``, the learning rate of a parameter group with
-    the peak p is
-
-        initial + u (p - initial) / W    for u < W,
-        p (U - u) / (U - W)              for u >= W.
-
-    Source: Devlin et al. 2019, appendix A.2; Liu et al. 2019 (RoBERTa), section 2.3.
+def transformers_schedule(
+    name: str, optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.0
+) -> LambdaLR:
+    """Warm up linearly, then follow a schedule of Transformers.
 
     Args:
+        name: name of a schedule with a warm-up in `transformers.get_scheduler`, such as "linear".
         optimizer: optimizer; the peak of each parameter group is its ``lr``.
-        warmup: W, the number of warm-up updates, at least 0.
-        total: U, the number of updates of the training, above ``warmup``.
+        warmup: number of warm-up updates, at least 0.
+        total: number of updates of the training.
         initial: learning rate of the first update, between 0 and the peaks.
 
     Returns:
         The scheduler; call its ``step`` once after each update.
 
     Raises:
-        ValueError: a number is out of its range.
-
-    Example:
-        >>> import torch
-        >>> sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        >>> schedule = linear(sgd, warmup=2, total=6)
-        >>> rates = []
-        >>> for _ in range(7):
-        ...     rates.append(schedule.get_last_lr()[0])
-        ...     sgd.step()
-        ...     schedule.step()
-        >>> rates
-        [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
-    """
-    if not 0 <= warmup < total:
-        raise ValueError(f"warmup is {warmup} updates; it must be from 0 to below total = {total}")
-    return _warmed(optimizer, warmup, initial, lambda update: max(0.0, (total - update) / (total - warmup)))
-
-
-def constant(optimizer: Optimizer, *, warmup: int, initial: float = 0.0) -> LambdaLR:
-    """Warm up linearly, then keep the peak; the arguments are those of ``linear``.
-
-    Example:
-        >>> import torch
-        >>> sgd = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-        >>> constant(sgd, warmup=0).get_last_lr()
-        [1.0]
-    """
-    if warmup < 0:
-        raise ValueError(f"warmup is {warmup} updates; it must be at least 0")
-    return _warmed(optimizer, warmup, initial, lambda update: 1.0)
-
-
-def transformers_schedule(
-    name: str, optimizer: Optimizer, *, warmup: int, total: int, initial: float = 0.0
-) -> LambdaLR:
-    """Warm up linearly, then follow a schedule of `transformers.get_scheduler`, such as "cosine".
-
-    The arguments are those of ``linear``.
+        ValueError: a peak is not positive, or ``initial`` is not in [0, peak].
 
     Example:
         >>> import torch
@@ -134,7 +91,7 @@ def learning_rates(scheduler: LambdaLR, updates: int | None = None) -> dict[str,
     Example:
         >>> import torch
         >>> groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 1.0, "flow": False}]
-        >>> learning_rates(constant(torch.optim.SGD(groups), warmup=4), 2)
+        >>> learning_rates(inverse_sqrt(torch.optim.SGD(groups), warmup=4, initial=0.0), 2)
         {'learning rate': 0.5}
     """
     rates = [float(rate) for rate in scheduler.get_last_lr()]

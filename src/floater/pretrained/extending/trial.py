@@ -195,7 +195,7 @@ def check_extended(
 
 
 def _with_values(before: Tensor | None, built: Tensor) -> Tensor:
-    """Return a buffer of another size, by what the buffer before has: zeros, or ones up to the diagonal."""
+    """Return a buffer of the new size, filled as the old one is: with zeros, or ones up to the diagonal."""
     if before is None or not built.is_meta or before.is_meta or before.dtype != built.dtype:
         return built
     if not bool(before.any()):

@@ -53,9 +53,8 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
         (heads, T, S) by block, scaled as the model scales them; NaN where a query may not attend.
 
     Raises:
-        DataError: if no block has such a part, the model does not attend from all positions to all, or there
-            are fewer than two positions.
-        PositionError: if the position model does not reach that far.
+        DataError: if no block has such a part, the model does not attend from all positions to all, there are
+            fewer than two positions, or the position model does not reach that far.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel

@@ -42,8 +42,7 @@ def same_word_logits(source: Source, length: int | None = None, *, words: int = 
         (heads, T, S) by block; NaN where a query does not attend.
 
     Raises:
-        DataError: if the model reads no tokens, or its attention has no weights.
-        PositionError: if the position model does not reach that far.
+        DataError: if the model reads no tokens or not as many, or its attention has no weights.
 
     Example:
         >>> from floater.transformer import FloaterConfig, FloaterModel

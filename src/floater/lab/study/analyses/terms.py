@@ -174,7 +174,7 @@ def _normed(norm: nn.Module, part: Tensor, whole: Tensor) -> Tensor:
     return result
 
 
-def term_maps(figure: Figure, axes: list[Axes], terms: Terms, head: int | None = None) -> None:
+def term_maps(figure: Figure, axes: list[Axes], terms: Terms) -> None:
     """Draw the four terms and their sum, mean over rows and heads, all with the same colours.
 
     The mean over the keys of each query is subtracted, as it changes no weight.
@@ -183,14 +183,12 @@ def term_maps(figure: Figure, axes: list[Axes], terms: Terms, head: int | None =
         figure: figure of the axes.
         axes: five.
         terms: the terms.
-        head: index of one head to draw; None for the mean over heads.
 
     Example:
         >>> from floater.lab.study.analyses.plotting import panels
         >>> term_maps(*panels(5), Terms(*torch.randn(4, 1, 2, 3, 3)))
     """
-    whole = torch.stack([*terms, sum(terms, torch.zeros_like(terms[0]))]).mean(1)
-    shown = whole.mean(1) if head is None else whole[:, head]
+    shown = torch.stack([*terms, sum(terms, torch.zeros_like(terms[0]))]).mean((1, 2))
     shown = shown - shown.nanmean(-1, keepdim=True)
     largest = float(shown.nan_to_num().abs().max()) or 1.0
     names = [name.replace("_", " by ") for name in Terms._fields]

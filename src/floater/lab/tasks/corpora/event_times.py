@@ -17,7 +17,7 @@ _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 @dataclass(frozen=True)
-class Clock:
+class EventTimes:
     """Times of events in the unit of their file.
 
     Args:
@@ -28,9 +28,9 @@ class Clock:
     counts: np.ndarray
     per_unit: int = 1
 
-    def of(self, rows: Sequence[int]) -> Clock:
+    def of(self, rows: Sequence[int]) -> EventTimes:
         """Return the times of some rows."""
-        return Clock(self.counts[rows], self.per_unit)
+        return EventTimes(self.counts[rows], self.per_unit)
 
     def falls(self) -> int | None:
         """Return the index of the first time that is earlier than the one before it, None for none."""
@@ -46,7 +46,7 @@ class Clock:
         """Return the times as float64, counted from the first one if float64 would round one of them.
 
         Example:
-            >>> Clock(np.array([2**60, 2**60 + 1])).numbers().tolist()
+            >>> EventTimes(np.array([2**60, 2**60 + 1])).numbers().tolist()
             [0.0, 1.0]
         """
         counts = self.counts
@@ -57,7 +57,7 @@ class Clock:
         return np.asarray(counts / self.per_unit, dtype=np.float64)
 
 
-def decimal_clock(texts: Sequence[str], numbers: np.ndarray) -> Clock:
+def decimal_times(texts: Sequence[str], numbers: np.ndarray) -> EventTimes:
     """Return the times that decimal numbers state.
 
     Args:
@@ -65,20 +65,20 @@ def decimal_clock(texts: Sequence[str], numbers: np.ndarray) -> Clock:
         numbers: their nearest float64.
 
     Example:
-        >>> decimal_clock(["0.5", "2"], np.array([0.5, 2.0])).counts.dtype
+        >>> decimal_times(["0.5", "2"], np.array([0.5, 2.0])).counts.dtype
         dtype('float64')
-        >>> decimal_clock(["1700000000.1", "1700000000.2"], np.array([1700000000.1, 1700000000.2])).numbers()
+        >>> decimal_times(["1700000000.1", "1700000000.2"], np.array([1700000000.1, 1700000000.2])).numbers()
         array([0. , 0.1])
     """
     if not np.isfinite(numbers).all():
-        return Clock(numbers)
+        return EventTimes(numbers)
     exact = [Decimal(text) for text in texts]
     if all(decimal == number for decimal, number in zip(exact, numbers.tolist(), strict=True)):
-        return Clock(numbers)
-    return Clock(np.array(exact, dtype=object))
+        return EventTimes(numbers)
+    return EventTimes(np.array(exact, dtype=object))
 
 
-def column_clock(column: Any, where: str) -> Clock:
+def column_times(column: Any, where: str) -> EventTimes:
     """Return the times of a column of Arrow.
 
     Args:
@@ -98,24 +98,24 @@ def column_clock(column: Any, where: str) -> Clock:
     if pa.types.is_timestamp(column.type):
         per_second = _PER_SECOND[column.type.unit]
         column = column.cast(pa.int64())
-        return Clock(float64(column, where) if column.null_count else column.to_numpy(), per_second)
+        return EventTimes(float64(column, where) if column.null_count else column.to_numpy(), per_second)
     if pa.types.is_boolean(column.type):
         raise DataError(f"{where} is bool, not times (data.columns.time)")
     if pa.types.is_integer(column.type) and not column.null_count:
         try:
-            return Clock(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
+            return EventTimes(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
         except pa.ArrowInvalid:  # above int64
             pass
     numbers = float64(column, where)
     if not pa.types.is_floating(column.type):
-        return decimal_clock([str(number) for number in column.to_pylist()], numbers)
+        return decimal_times([str(number) for number in column.to_pylist()], numbers)
     holds = {pa.float16(): 2**11, pa.float32(): 2**24}.get(column.type, np.inf)
     if (largest := np.abs(numbers).max(initial=0)) > holds:
         raise DataError(
             f"{where} is {column.type}, which holds whole times up to {holds:,} only, and has {largest:.6g}; "
             "store it as double or integers"
         )
-    return Clock(numbers)
+    return EventTimes(numbers)
 
 
 def _dates(texts: Any, where: str) -> Any:

@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from floater.errors import DataError, reason
-from floater.lab.tasks.corpora.event_times import Clock, column_clock, decimal_clock, float64
+from floater.lab.tasks.corpora.event_times import EventTimes, column_times, decimal_times, float64
 from floater.lab.tasks.corpora.tables import columns_advice
 from floater.lab.tasks.corpora.text import read_lines
 
@@ -100,7 +100,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
         if not id:
             raise DataError(f"{name}: row {row} (from 0) has no '{columns.id}', so it is of no sequence")
         rows_of.setdefault(id, []).append(row)
-    clock = column_clock(table[columns.time], f"{name}: column '{columns.time}'")
+    event_times = column_times(table[columns.time], f"{name}: column '{columns.time}'")
     types = table[columns.type].to_pylist() if columns.type else None
     values = np.empty((len(ids), len(columns.values)))
     observed = np.empty(values.shape, dtype=bool)
@@ -110,7 +110,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     sequences = []
     for id, rows in rows_of.items():
         row_types = () if types is None else tuple(_name(types[row]) for row in rows)
-        sequence = id, clock.of(rows), row_types, values[rows], observed[rows]
+        sequence = id, event_times.of(rows), row_types, values[rows], observed[rows]
         sequences.append(_checked(name, *sequence, columns))
     return sequences
 
@@ -163,20 +163,20 @@ def _table(name: str, columns: Columns) -> pa.Table:
 def _checked(
     name: str,
     id: str,
-    clock: Clock,
+    event_times: EventTimes,
     types: tuple[str, ...],
     values: np.ndarray,
     observed: np.ndarray,
     columns: Columns,
 ) -> EventSequence:
-    where, times = f"{name}, sequence '{id}'", clock.numbers()
+    where, times = f"{name}, sequence '{id}'", event_times.numbers()
     if not np.isfinite(times).all():
         index = int(np.argmin(np.isfinite(times)))
         raise DataError(f"{where}: the time of event {index} is {times[index]}; every time must be finite")
-    if (fall := clock.falls()) is not None:
+    if (fall := event_times.falls()) is not None:
         raise DataError(
-            f"{where}: event {fall} ({clock.shown(fall)}) is earlier than event {fall - 1} "
-            f"({clock.shown(fall - 1)}); times must not fall: sort the rows of each sequence by time"
+            f"{where}: event {fall} ({event_times.shown(fall)}) is earlier than event {fall - 1} "
+            f"({event_times.shown(fall - 1)}); times must not fall: sort the rows of each sequence by time"
         )
     if "" in types:
         raise DataError(f"{where}: event {types.index('')} has no type")
@@ -201,14 +201,14 @@ def _from_lines(folder: Path, columns: Columns) -> list[EventSequence]:
         names = tuple(type_line.split())
         try:
             texts = time_line.split()
-            clock = decimal_clock(texts, np.array([float(text) for text in texts]))
+            event_times = decimal_times(texts, np.array([float(text) for text in texts]))
         except ValueError as error:
             raise DataError(f"{folder / TIMES}, line {line}: {error}") from error
         if len(texts) != len(names):
             raise DataError(f"{folder}, line {line}: {len(texts)} times and {len(names)} types")
         if texts:
             none = np.zeros((len(texts), 0))
-            sequence = str(line), clock, names, none, none.astype(bool)
+            sequence = str(line), event_times, names, none, none.astype(bool)
             sequences.append(_checked(str(folder), *sequence, columns))
     if not sequences:
         raise DataError(f"{folder} holds no event")

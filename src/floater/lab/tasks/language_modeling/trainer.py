@@ -46,18 +46,18 @@ class LanguageModelTrainer(RunTrainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
 
     def step_state(self) -> dict[str, Any]:
-        """Return the state of `FloaterTrainer` and the memory."""
+        """Return the state of `RunTrainer` and the memory."""
         held = {} if self.memory is None else {"memory": self.memory.state()}
         return super().step_state() | held
 
     def load_step_state(self, file: Path, saved: dict[str, Any]) -> None:
-        """Load the state of `FloaterTrainer` and the memory."""
+        """Load the state of `RunTrainer` and the memory."""
         super().load_step_state(file, saved)
         if self.memory is not None:
             self.memory.load_state(saved.get("memory"))
 
     def forget_steps(self) -> None:
-        """Clear the state of `FloaterTrainer` and the memory."""
+        """Clear the state of `RunTrainer` and the memory."""
         super().forget_steps()
         if self.memory is not None:
             self.memory.forget()
