@@ -1,5 +1,6 @@
 """A tiny BERT with its tokenizer, as somebody else might have trained it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
+from floater.lab.cli import main
 from floater.lab.training.messages import show_messages
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -18,6 +20,21 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,?'\""
 def _messages() -> None:
     """Messages of the library are shown, as on the command line."""
     show_messages()
+
+
+@pytest.fixture
+def said(folder: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command that a person has got wrong, which writes no run "new", and return its message."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert main(arguments) == 2
+        assert not (folder / "new").exists()
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.startswith("floater: ")
+        return last.removeprefix("floater: ")
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -362,22 +363,20 @@ def test_evaluation_by_position_and_by_hidden_numbers(
     assert rows.lengths == [50, 50]
 
 
-def test_what_a_person_gets_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_person_gets_wrong(folder: Path, said: Callable[..., str]) -> None:
     config = str(write_config(folder, "new"))
 
-    def said(*changes: str) -> str:
-        capsys.readouterr()
-        assert main(["train", config, *changes]) == 2
-        assert not (folder / "new").exists()
-        return capsys.readouterr().err.splitlines()[-1]
-
-    assert "extend: length is 8; the model takes 16 tokens already" in said("extend.length=8")
-    assert "extend: method is 'flow'; " in said("extend.method=flow")
-    assert "has no positions that could be trained" in said("extend.method=yarn", "train=positions")
-    assert "method and options of extend need length" in said("extend.length=null")
-    assert "give one of them" in said("train=lora", "plug.options={}", "plug.train=flow")
-    assert "lora: Target modules" in said("train=lora", "lora.target_modules=[nothing]")
-    assert "more than a batch" in said("data.block=300")
+    assert "extend: length is 8; the model takes 16 tokens already" in said(
+        "train", config, "extend.length=8"
+    )
+    assert "extend: method is 'flow'; " in said("train", config, "extend.method=flow")
+    assert "has no positions that could be trained" in said(
+        "train", config, "extend.method=yarn", "train=positions"
+    )
+    assert "method and options of extend need length" in said("train", config, "extend.length=null")
+    assert "give one of them" in said("train", config, "train=lora", "plug.options={}", "plug.train=flow")
+    assert "lora: Target modules" in said("train", config, "train=lora", "lora.target_modules=[nothing]")
+    assert "more than a batch" in said("train", config, "data.block=300")
 
 
 @pytest.mark.parametrize("what", ["all", "lora", "positions"])

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -185,16 +186,8 @@ def test_the_command_line_trains_and_evaluates(
 
 
 def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
-    folder: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, trained: Path, said: Callable[..., str]
 ) -> None:
-    def said(*arguments: str) -> str:
-        capsys.readouterr()
-        assert main(arguments) == 2
-        assert not (folder / "new").exists()
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith("floater: ")
-        return last.removeprefix("floater: ")
-
     config = str(write_config(folder, "new"))
     assert "none.csv: cannot be read (No such file or directory)" in said(
         "train", config, "data.train=none.csv"

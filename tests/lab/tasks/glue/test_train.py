@@ -1,6 +1,7 @@
 """Fine-tuning on GLUE: what it learns, the plug, runs that go on, predictions, and what is refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -273,16 +274,8 @@ def test_broken_lines_are_said_wherever_they_are(
 
 
 def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
-    folder: Path, bert: Path, learned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, bert: Path, learned: Path, tmp_path: Path, said: Callable[..., str]
 ) -> None:
-    def said(*arguments: str) -> str:
-        capsys.readouterr()
-        assert main(arguments) == 2
-        assert not (folder / "new").exists()
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith("floater: ")
-        return last.removeprefix("floater: ")
-
     config = str(write_config(folder, bert, "new"))
     assert "unknown task of GLUE 'cola'; did you mean 'CoLA'?" in said("train", config, "data.task=cola")
     assert "there is no such directory" in said("train", config, "model.path=/nowhere")

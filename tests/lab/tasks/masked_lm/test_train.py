@@ -1,6 +1,7 @@
 """The flow of a plugged checkpoint learns alone, and goes on from there in another task."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,13 @@ def test_rows_are_documents_between_the_special_tokens(bert: Path) -> None:
     assert rows.lengths == [5, 3, 3]
 
 
-def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_person_gets_wrong(folder: Path, bert: Path, said: Callable[..., str]) -> None:
     config = str(write_config(folder, bert, "new"))
 
-    def said(*changes: str) -> str:
-        capsys.readouterr()
-        assert main(["train", config, *changes]) == 2
-        assert not (folder / "new").exists()
-        return capsys.readouterr().err.splitlines()[-1]
-
-    assert "plug.options={} does that" in said("plug.options=null")
+    assert "plug.options={} does that" in said("train", config, "plug.options=null")
     assert "lower data.block" in said(
+        "train",
+        config,
         "data.documents=file",
         "data.block=100",
         "training.max_tokens=100",
@@ -88,6 +85,8 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
     )
     (folder / "short.txt").write_text(ORDER, encoding="utf-8")
     assert "cannot read rows of 100 tokens" in said(
+        "train",
+        config,
         "data.documents=file",
         "data.block=100",
         f"data.valid={folder / 'short.txt'}",
@@ -95,12 +94,12 @@ def test_what_a_person_gets_wrong(folder: Path, bert: Path, capsys: pytest.Captu
         "plug.options=null",
         "plug.train=all",
     )
-    assert "more than a batch" in said("data.block=300")
-    assert "cannot be read" in said("data.valid=none.txt")
+    assert "more than a batch" in said("train", config, "data.block=300")
+    assert "cannot be read" in said("train", config, "data.valid=none.txt")
     (folder / "unknown.txt").write_text("☃ ☃ ☃\n", encoding="utf-8")
-    assert "has no token to predict" in said(f"data.valid={folder / 'unknown.txt'}")
+    assert "has no token to predict" in said("train", config, f"data.valid={folder / 'unknown.txt'}")
     (folder / "nothing.txt").write_text("\u200b\n", encoding="utf-8")
-    assert "makes no token of the text" in said(f"data.valid={folder / 'nothing.txt'}")
+    assert "makes no token of the text" in said("train", config, f"data.valid={folder / 'nothing.txt'}")
 
 
 def test_two_processes_score_what_one_scores(folder: Path, bert: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -166,16 +167,8 @@ def test_the_command_line_trains_and_evaluates(
 
 
 def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
-    folder: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, trained: Path, said: Callable[..., str]
 ) -> None:
-    def said(*arguments: str) -> str:
-        capsys.readouterr()
-        assert main(arguments) == 2
-        assert not (folder / "new").exists()
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert last.startswith("floater: ")
-        return last.removeprefix("floater: ")
-
     config = str(write_config(folder, "new"))
     assert "unknown task 'taging'; did you mean 'tagging'?" in said("train", config, "task=taging")
     assert "none.conllu: cannot be read" in said("train", config, "data.train=none.conllu")
