@@ -14,6 +14,7 @@ import floater
 from floater.lab.cli import main
 from floater.lab.cli.parser import make_parser
 from floater.lab.cli.shipped import shipped
+from floater.lab.cli.task_options import parameters_of
 from floater.lab.settings import load, read
 from floater.lab.study import analyses
 from floater.lab.study.settings import StudySettings
@@ -74,6 +75,15 @@ def test_help_fits_on_a_screen(
     assert lines[0].startswith(f"usage: floater {command}")
     assert len(lines) <= 60
     assert max(map(len, lines)) <= 80
+
+
+def test_options_of_one_task_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said(capsys, "help", "evaluate").split())
+    for option, name in (("--stride", "stride"), ("--memory", "memory")):
+        tasks = [each for each in registry.BUILTIN if name in parameters_of(registry.task(each).evaluate)]
+        assert tasks == ["language_modeling"]
+        assert f"{option} N task language_modeling only: tokens" in text
+    assert "(default: all of it; without --source, the validation texts of a classification)" in text
 
 
 @pytest.mark.parametrize("columns", [70, 110])

@@ -316,6 +316,8 @@ def test_a_model_runs_no_code(
     told = capfd.readouterr().err
     assert not executed()
     assert "Traceback" not in told
+    if name == "a class that is no model" and command == "extend":  # others know the class from elsewhere
+        reason = "is 'Trainer', which is no model class of Transformers"
     if reason is None and command == "plot":  # the model is loaded, and then the text is too short
         reason = "detection needs 40 such sentences"
     assert code == (0 if reason is None else 2), told

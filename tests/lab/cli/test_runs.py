@@ -164,6 +164,7 @@ def test_a_directory_that_is_no_run_is_left_alone(fails: Callable[..., str], tra
     assert other == "run holds a run with other settings: training.seed is 1 there and 2 here"
     assert fails("translate", "corpus").startswith("corpus holds no trained model")
     assert fails("evaluate", "corpus") == "corpus holds no run; a saved model needs --source"
+    assert fails("predict", "corpus", "--source", "corpus/test.en") == "corpus holds no run (no config.yaml)"
     assert fails("translate", "rum") == "rum: there is no such directory; did you mean run?"
     assert fails("glue", "rum") == "rum: there is no such directory; did you mean run?"
     assert fails("glue", "corpus") == "corpus holds no run (no config.yaml)"
@@ -179,6 +180,14 @@ def test_a_directory_that_is_no_run_is_left_alone(fails: Callable[..., str], tra
         "model.max_length=500",
     )
     assert "'floater', which 'learned' cannot continue" in warm
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "translate"])
+def test_the_model_of_a_run_is_no_run(work: Path, fails: Callable[..., str], command: str) -> None:
+    (work / "classified" / "model").mkdir(parents=True, exist_ok=True)
+    (work / "classified" / "config.yaml").write_text("task: classification\n", encoding="utf-8")
+    told = fails(command, "classified/model", "--source", "corpus/test.en")
+    assert told == "classified/model holds no run (no config.yaml); name the run, classified"
 
 
 def test_output_that_cannot_be_written_is_named_before_the_work(

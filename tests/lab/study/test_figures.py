@@ -94,4 +94,28 @@ def test_labels_keep_their_distance_and_stay_inside() -> None:
     for _ in range(100):
         moved = figures.apart(sorted(draw.random(8) ** 3))
         assert all(np.diff(moved) > 0.0749)
+        assert min(moved) >= 0
         assert max(moved) <= 1
+    near = figures.apart([0.5] * 5)
+    assert np.mean(near) == pytest.approx(0.5)
+
+
+def test_a_cost_is_labelled_beside_its_point_and_a_percentage_has_ends() -> None:
+    """Two variants near 0 %, one of which is right with one of three seeds, and one that is always right."""
+    shares = {("b", 1): 0.1, ("c", 1): 1, ("c", 2): 1, ("c", 3): 0.9}
+    right = {key: np.arange(400) % 100 < 100 * share for key, share in shares.items()}
+    actual = build_study(
+        ["a", "b", "c"], [1, 2, 3], lambda variant, seed: right.get((variant, seed), np.zeros(400))
+    )
+    outcomes = [replace(o, cost={"memory_mib": 500 + i}) for i, o in enumerate(actual.outcomes)]
+    measured = replace(actual, outcomes=outcomes)
+    (axes,) = figures.cost(measured, measured.columns()[0], "memory_mib", "peak memory, MiB").axes
+    heights = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    points = {text.get_text(): axes.transLimits.transform(text.xy)[1] for text in axes.texts}
+    assert heights["a"] < heights["b"] < heights["c"]
+    assert all(abs(heights[name] - points[name]) < 0.1 for name in "abc")
+    bars = [container.lines[2][1].get_segments()[0][:, 1] for container in axes.containers]
+    ends = np.array(bars)
+    assert ends.min() >= 0
+    assert ends.max() <= 100
+    assert ends[1, 0] == 0, "cut: the deviation is larger than the mean"

@@ -1,5 +1,6 @@
 """Several processes: the first may take long, each draws its own numbers, another number of them goes on."""
 
+import os
 import signal
 import time
 from datetime import timedelta
@@ -13,7 +14,10 @@ from accelerate import PartialState
 from safetensors.torch import load_file
 
 from floater.errors import DataError
+from floater.lab.cli import main
 from floater.lab.interruption import Interrupted
+from floater.lab.settings import dump
+from floater.lab.training.messages import show_messages
 from floater.lab.training.processes import main_process_first
 from helpers import At, train_with
 from processes import in_two_processes
@@ -40,6 +44,28 @@ def encode_slowly(cache: Path) -> int:
 def test_the_others_wait_longer_than_a_collective(tmp_path: Path) -> None:
     printed = in_two_processes(encode_slowly, tmp_path / "cache", folder=tmp_path)
     assert all("encoded" in text for text in printed)
+
+
+def refused(run: Path) -> int:
+    """Train with a warm-up that is too long, as on the command line, and print how it ends."""
+    config = run.parent / f"{os.environ['RANK']}.yaml"
+    config.write_text(dump(settings(run, warmup_steps=12, lr_scheduler_type="linear")), encoding="utf-8")
+    try:
+        code: Any = main(["train", str(config)])
+    except SystemExit as error:
+        code = error.code
+    print(f"exit code {code}")
+    return 0
+
+
+def test_an_error_in_the_first_process_is_told_once(tmp_path: Path) -> None:
+    first, second = in_two_processes(refused, tmp_path / "run", folder=tmp_path)
+    lines = first.splitlines()[-2:]
+    assert lines == [
+        "floater: training.warmup_steps is 12; it must be below the training's 12 steps",
+        "exit code 2",
+    ]
+    assert second.splitlines() == ["exit code 2"]
 
 
 def test_one_process_does_not_wait() -> None:
@@ -82,3 +108,18 @@ def test_one_process_goes_on_where_two_have_stopped(tmp_path: Path) -> None:
     weights, expected = (load_file(each / "model" / "model.safetensors") for each in (run, whole))
     for name, weight in expected.items():  # sums in another order
         torch.testing.assert_close(weights[name], weight, rtol=1e-4, atol=1e-4)
+
+
+def go_on(run: Path) -> int:
+    show_messages()
+    TASK.train(fixed(run))
+    return 0
+
+
+def test_two_processes_that_go_on_where_one_has_stopped_say_so_once(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        train_with(TASK, fixed(run), At(6, lambda: signal.raise_signal(signal.SIGUSR1)))
+    first, second = in_two_processes(go_on, run, folder=tmp_path)
+    assert "1 process wrote it; 2 continue with other random numbers" in first
+    assert "wrote it" not in second

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,14 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
     """Return the task of the run of a command line, and its directory.
 
     Raises:
-        DataError: if there is no directory; the message on a file in its place has a hint. Or if columns are
-            named for a saved model, which has no settings.
+        DataError: if there is no directory; the message on a file in its place has a hint. Or if it is a
+            saved model in a run of another task than translation, or columns are named for a saved model,
+            which has no settings.
         SettingsError: if the run's configuration cannot be read, or names modules without consent to them.
     """
-    from floater.lab.tasks.registry import from_run, trust
+    from floater.lab.settings import SettingsError, peek, read
+    from floater.lab.tasks.registry import DEFAULT, from_run, trust
+    from floater.lab.training.run import SETTINGS
 
     start()
     run = arguments.run
@@ -43,6 +47,11 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
         raise DataError(f"{run} is a file; the run's directory comes first, and the text with --source {run}")
     if not Path(run).is_dir():
         raise no_directory(run)
+    parent = Path(run).parent
+    if not (Path(run) / SETTINGS).is_file() and (parent / SETTINGS).is_file():
+        with suppress(SettingsError):  # a file of something else
+            if peek(read(parent / SETTINGS), "task", DEFAULT) != DEFAULT:
+                raise DataError(f"{run} holds no run (no {SETTINGS}); name the run, {parent}")
     if arguments.trust_code:
         trust(run)
     columns = [

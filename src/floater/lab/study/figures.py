@@ -202,7 +202,7 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
             axes.errorbar(
                 [x + _shift(index, len(variants)) for x, *_ in points],
                 [value.mean - zero.mean for _, value, zero in points],
-                yerr=None if less else [value.spread or 0.0 for _, value, _ in points],
+                yerr=None if less else np.hstack([_bar(value, columns[0]) for _, value, _ in points]),
                 capsize=2,
                 **_look(variants, index),
             )
@@ -280,9 +280,19 @@ def cost(results: Results, column: Column, key: str, label: str) -> Figure:
             look = _look(variants, index) | {"linestyle": "none", "markersize": 7}
             middle = float(np.median(costs))
             sides = [[middle - min(costs)], [max(costs) - middle]]
-            axes.errorbar(middle, value.mean, value.spread or 0.0, sides, **look)
+            axes.errorbar(middle, value.mean, _bar(value, column), sides, **look)
             ends.append(_End(variant.name, (middle, value.mean), look["color"]))
     return _finish(figure, axes, label, column.label, ends)
+
+
+def _bar(value: Value, column: Column) -> Array:
+    """Return the lengths below and above a mean, (2, 1), of its standard deviation; a percentage has ends."""
+    spread = value.spread or 0.0
+    if "(%)" not in column.metric_label:
+        return np.array([[spread], [spread]])
+    room: Array = np.array([[value.mean], [100 - value.mean]]).clip(min=0)  # a mean may be rounded past 100
+    lengths: Array = np.minimum(spread, room)
+    return lengths
 
 
 def spent(outcome: Outcome, key: str) -> float | None:
@@ -337,6 +347,7 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
     axes.set_ylabel(ylabel)
     axes.grid(axis="y")
     axes.set_axisbelow(True)
+    axes.get_ylim()  # the limits of what is drawn, on which the transformation below depends
     to_axes = axes.transScale + axes.transLimits
     ordered = sorted(ends, key=lambda end: to_axes.transform(end.point)[1])
     heights = apart([float(to_axes.transform(end.point)[1]) for end in ordered])
@@ -372,23 +383,23 @@ class _End(NamedTuple):
 
 
 def apart(heights: Sequence[float]) -> list[float]:
-    """Move heights apart, so that labels there do not overlap, and keep them below 1 where they fit.
+    """Move heights apart, so that labels there do not overlap, and keep them from 0 to 1 where they fit.
 
     Args:
-        heights: heights in ascending order.
+        heights: heights in ascending order. Those that are too near are moved up and down around their mean.
 
     Example:
-        >>> [round(height, 3) for height in apart([0.5, 0.5, 1.0, 1.0])]
-        [0.5, 0.575, 0.925, 1.0]
+        >>> [round(height, 4) for height in apart([0.5, 0.5, 1.0, 1.0])]
+        [0.4625, 0.5375, 0.925, 1.0]
     """
-    moved: list[float] = []
-    for height in heights:
-        moved.append(max(height, moved[-1] + _APART) if moved else height)
-    top = 1.0
-    for i in reversed(range(len(moved))):
-        moved[i] = min(moved[i], top)
-        top = moved[i] - _APART
-    return moved
+    groups: list[list[float]] = []  # of heights, less the distances of the labels below
+    for i, height in enumerate(heights):
+        groups.append([height - i * _APART])
+        while len(groups) > 1 and np.mean(groups[-2]) > np.mean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    lowest = np.repeat([float(np.mean(group)) for group in groups], [len(group) for group in groups])
+    room = 1 - _APART * (len(heights) - 1)
+    return [min(max(float(low), 0.0), room) + i * _APART for i, low in enumerate(lowest)]
 
 
 def _look(variants: Sequence[Variant], index: int, marks: bool = True) -> dict[str, Any]:

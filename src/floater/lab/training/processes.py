@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
 _PATIENCE = timedelta(days=7)
+_REPORT = 3.0  # seconds in which a process reports its error
 
 
 @contextmanager
 def main_process_first() -> Iterator[None]:
-    """Run the block in the main process, then in the others.
+    """Run the block in the main process, then in the others; if it fails there, the others exit with code 2.
 
     Accelerate's context of this name waits in a collective of the device, which gives up after 10 minutes
     with NCCL. Here the others wait on the CPU, for as long as the first one needs, or until it ends.
@@ -25,11 +28,25 @@ def main_process_first() -> Iterator[None]:
         encode the data
     """
     state = PartialState()
-    group = dist.new_group(backend="gloo", timeout=_PATIENCE) if state.num_processes > 1 else None
-    if group and not state.is_main_process:
-        dist.barrier(group)
-    yield
-    if group:
-        if state.is_main_process:
-            dist.barrier(group)
-        dist.destroy_process_group(group)
+    if state.num_processes == 1:
+        yield
+        return
+    group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    failed = torch.zeros(1, dtype=torch.uint8)
+    if state.is_main_process:
+        try:
+            yield
+        except BaseException:
+            with suppress(RuntimeError):  # others may have ended
+                dist.broadcast(failed.fill_(1), 0, group)
+            raise
+        dist.broadcast(failed, 0, group)
+    else:
+        dist.broadcast(failed, 0, group)
+        if failed:  # the main process reports the error; a launcher ends it once another one ends
+            with suppress(KeyboardInterrupt):
+                time.sleep(_REPORT)
+            dist.destroy_process_group()  # its threads can abort the exit
+            raise SystemExit(2)
+        yield
+    dist.destroy_process_group(group)

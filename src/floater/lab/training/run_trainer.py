@@ -316,8 +316,10 @@ class RunTrainer(FloaterTrainer):
                 f"{checkpoint} is of {before} process{'es' * (before > 1)}, and {now} would read other "
                 f"batches; start it with {before}"
             )
-        if before not in (0, now):
-            logger.warning("%d processes wrote it; %d continue with other random numbers", before, now)
+        if before not in (0, now) and self.args.process_index == 0:
+            wrote = "1 process" if before == 1 else f"{before} processes"
+            go_on = "1 continues" if now == 1 else f"{now} continue"
+            logger.warning("%s wrote it; %s with other random numbers", wrote, go_on)
         try:
             state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
             check_trainer_state(checkpoint, step_of(checkpoint), state)

@@ -287,6 +287,14 @@ def test_pictures_show_the_numbers_the_right_way_round() -> None:
     heat_map(left, torch.zeros(3, 3), title="nothing")  # no limits from zeros alone
 
 
+@pytest.mark.parametrize("count", [2, 11, 12, 16, 64])
+def test_positions_of_a_similarity_are_whole(count: int) -> None:
+    _, (axes,) = panels(1, width=5.6, height=4.8)
+    similarity_map(axes, similarity(torch.eye(count)))
+    for ticks in (axes.get_xticks(), axes.get_yticks()):
+        assert [tick for tick in ticks if tick != round(tick)] == []
+
+
 def test_permuted_dimensions_are_next_to_similar_ones() -> None:
     """Liu et al. 2020, Figure 3b to 3d: curves that differ in their level alone are sorted by it."""
     curve, levels = torch.linspace(0, 3, 20).sin(), torch.arange(12.0)

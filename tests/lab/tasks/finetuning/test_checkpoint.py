@@ -1,11 +1,14 @@
-"""Checkpoints of several families under the heads of tasks, plugged and read back."""
+"""Checkpoints of several families under the heads of tasks or their own, plugged and read back."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -16,10 +19,12 @@ from transformers import (
     BertConfig,
     BertForSequenceClassification,
     BertModel,
+    PreTrainedTokenizerFast,
 )
 
 import floater
 from floater.errors import DataError
+from floater.lab.cli import main
 from floater.lab.tasks.finetuning import checkpoint
 from floater.lab.tasks.finetuning.checkpoint import load_tokenizer, locate, read_config, start
 from floater.lab.tasks.finetuning.features import encode_texts, loss, predict
@@ -28,6 +33,7 @@ from floater.lab.tasks.finetuning.task import check_flow
 from floater.lab.training.files import save_whole
 from floater.lab.training.model import load_model
 from floater.lab.training.settings import Flow
+from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 FAMILIES = {
@@ -226,3 +232,142 @@ def test_a_name_on_the_hub_is_compared_by_the_commit_of_its_branch(
     branch.write_text("0123abc", encoding="utf-8")
     assert checkpoint.checkpoint_files("org/name") == [branch]
     assert checkpoint.checkpoint_files("org/name@0123abc") == [Path("org/name@0123abc")]
+
+
+def changed(source: Path, to: Path, weights: Any = lambda tensors: None, **config: Any) -> Path:
+    """Copy a checkpoint, and change its weights and fields of its configuration; None removes a field."""
+    shutil.copytree(source, to)
+    tensors = load_file(to / "model.safetensors")
+    weights(tensors)
+    save_file(tensors, to / "model.safetensors", {"format": "pt"})
+    fields = json.loads((to / "config.json").read_text(encoding="utf-8")) | config
+    text = json.dumps({name: value for name, value in fields.items() if value is not None})
+    (to / "config.json").write_text(text, encoding="utf-8")
+    return to
+
+
+def refused(command: str, path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one line with which a command refuses a checkpoint; nothing is written."""
+    to = path.parent / "written"
+    capsys.readouterr()
+    assert main([command, str(path), *["256"] * (command == "extend"), "--to", str(to)]) == 2
+    assert not to.exists()
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+@pytest.mark.parametrize("command", ["extend", "export"])
+def test_missing_weights_are_not_made_up(
+    tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    lacking = changed(bert, tmp_path / "lacking", lambda tensors: tensors.pop(QUERY))
+    line = refused(command, lacking, capsys)
+    assert f"lacks 1 parameters of BertForMaskedLM, or has them in another shape, such as {QUERY}" in line
+    narrow = changed(bert, tmp_path / "narrow", lambda tensors: tensors.update({QUERY: torch.ones(2, 2)}))
+    assert refused(command, narrow, capsys) == line.replace("lacking:", "narrow:")
+    headless = tmp_path / "headless"
+    BertModel.from_pretrained(bert).save_pretrained(headless)
+    changed(headless, tmp_path / "masked", architectures=["BertForMaskedLM"])
+    line = refused(command, tmp_path / "masked", capsys)
+    assert "such as cls.predictions" in line
+    assert line.endswith("; if it has no head, name BertModel in architectures of config.json")
+
+
+def test_weights_that_the_class_of_a_checkpoint_does_not_read_are_named(
+    tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As bert-base-uncased, which holds the second head of its pretraining."""
+
+    def add(tensors: dict[str, Any]) -> None:
+        tensors |= {
+            "cls.seq_relationship.weight": torch.ones(2, 32),
+            "bert.pooler.dense.bias": torch.ones(32),
+        }
+        tensors["bert.embeddings.position_ids"] = torch.arange(64)[None]  # Transformers ignores it
+
+    path = changed(bert, tmp_path / "checkpoint", add)
+    assert main(["extend", str(path), "256", "--to", str(tmp_path / "to")]) == 0
+    unread = "bert.pooler.dense.bias, cls.seq_relationship.weight"
+    said = f"{path} holds weights that BertForMaskedLM does not read, which are left out: {unread}\n"
+    assert capsys.readouterr().err == said
+    checkpoint.load_pretrained(str(path))
+    assert not capsys.readouterr().err, "each of several measurements loads it"
+
+
+def test_a_random_pooler_is_named(tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(bert, tmp_path / "checkpoint", _without_head, architectures=["BertModel"])
+    assert main(["extend", str(path), "256", "--to", str(tmp_path / "to")]) == 0
+    lacks = "lacks weights of BertModel, which are random: pooler.dense.bias, pooler.dense.weight"
+    assert capsys.readouterr().err == f"{path} {lacks}\n"
+
+
+def _without_head(tensors: dict[str, Any]) -> None:
+    for name in [name for name in tensors if name.startswith("cls.")]:
+        tensors.pop(name)
+
+
+@pytest.mark.parametrize("command", ["extend", "export"])
+def test_a_head_without_a_class_is_not_dropped(
+    tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    nameless = changed(bert, tmp_path / "nameless", architectures=None)
+    line = refused(command, nameless, capsys)
+    assert "nameless: the checkpoint holds cls.predictions.bias, which BertModel does not read; name" in line
+    unknown = changed(bert, tmp_path / "unknown", architectures=["MyBertRanker"])
+    assert refused(command, unknown, capsys) == (
+        f"floater: {unknown}: architectures in config.json is 'MyBertRanker', which is no model class of "
+        "Transformers; name the one whose weights these are"
+    )
+    body = changed(bert, tmp_path / "body", _without_head, architectures=None)
+    assert isinstance(checkpoint.load_pretrained(str(body)), BertModel)
+
+
+def test_extending_adds_no_padding_token(
+    tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = AutoTokenizer.from_pretrained(bert).backend_tokenizer
+    for name, special in (("end", {"eos_token": "[SEP]"}), ("neither", {})):
+        path = changed(bert, tmp_path / name)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", **special)
+        tokenizer.save_pretrained(path)
+        to = tmp_path / f"{name}-longer"
+        assert main(["extend", str(path), "256", "--to", str(to)]) == 0, capsys.readouterr().err
+        before, after = (AutoTokenizer.from_pretrained(folder) for folder in (path, to))
+        assert after.pad_token is None
+        assert after.special_tokens_map == before.special_tokens_map
+        assert after.model_max_length == 256
+    assert load_tokenizer(str(tmp_path / "end")).pad_token == "[SEP]"
+    with pytest.raises(DataError, match="neither a padding token nor an end token"):
+        load_tokenizer(str(tmp_path / "neither"))
+
+
+@pytest.mark.parametrize("command", ["extend", "export"])
+def test_adapters_and_variants_are_named(
+    tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}", encoding="utf-8")
+    assert "holds a PEFT adapter (adapter_config.json); merge it into its model first" in refused(
+        command, adapter, capsys
+    )
+    variant = Path(shutil.copytree(bert, tmp_path / "variant"))
+    for name in ("model.fp16.safetensors", "model.fp16-00001-of-00002.safetensors"):
+        next(variant.glob("model.*")).rename(variant / name)
+        line = refused(command, variant, capsys)
+        assert f"variant holds its weights as {name}; save it without a variant first" in line
+        assert "variant='fp16'" in line
+
+
+@pytest.mark.parametrize("command", ["extend", "export"])
+def test_a_model_of_this_library_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    path = tmp_path / "model"
+    FloaterForCausalLM(FloaterConfig(vocab_size=50, **SIZES)).save_pretrained(path)
+    assert "model holds a model of this library, not of Transformers: its encoding" in refused(
+        command, path, capsys
+    )

@@ -62,17 +62,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stride",
         metavar="N",
         type=whole,
-        help="tokens that the window moves by (default: the run's; with --window, half of it, or all but one "
-        "token if it is longer than the training rows)",
+        help="task language_modeling only: tokens that the window moves by (default: the run's; with "
+        "--window, half of it, or all but one token if it is longer than the training rows)",
     )
     language_modeling.add_argument(
-        "--memory", metavar="N", type=whole, help="tokens of segment memory (default: the run's)"
+        "--memory",
+        metavar="N",
+        type=whole,
+        help="task language_modeling only: tokens of segment memory (default: the run's)",
     )
     split = parser.add_argument_group("events, documents and classification")
     split.add_argument(
         "--part",
+        metavar="NAME",
         choices=("train", "valid", "test"),
-        help="part of the source to score, split as in the run (default: all of it)",
+        help="part of the source, split as in the run: train, valid, test (default: all of it; without "
+        "--source, the validation texts of a classification)",
     )
     images = parser.add_argument_group("image classification")
     images.add_argument(
@@ -80,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     images.add_argument(
         "--coordinates",
+        metavar="RULE",
         choices=("scaled", "counted"),
         help="at another size: scaled to the training grid, or counted (default: scaled)",
     )

@@ -105,7 +105,7 @@ def _prove(arguments: argparse.Namespace, options: dict[str, Any]) -> tuple[str 
         measured = methods(model, arguments.method or model.default, options)
     except (RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"{arguments.checkpoint}: {first_line(error)}") from error
-    tokenizer = load_tokenizer(arguments.checkpoint)
+    tokenizer = load_tokenizer(arguments.checkpoint, padding=False)
     texts = read_texts(arguments.prove, tokenizer, length)
     folder.mkdir(parents=True, exist_ok=True)
     record = certify(model, tokenizer, measured, texts, folder / "certificate.json", arguments.minutes)
@@ -142,7 +142,7 @@ def _save(arguments: argparse.Namespace, options: dict[str, Any]) -> None:
     parts: list[Any] = [model]
     is_image = extension.positions == "image"
     if not is_image:
-        tokenizer = load_tokenizer(path)
+        tokenizer = load_tokenizer(path, padding=False)
         tokenizer.model_max_length = length
         parts.append(tokenizer)
     parts.append(Companions(locate(path), extension.old if is_image else None, length))

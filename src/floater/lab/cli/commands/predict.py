@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from floater.errors import DataError
 from floater.lab.cli.arguments import add_columns, add_run
@@ -20,9 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from floater.lab.training.run import SETTINGS
+
     task, folder = task_of_run(arguments)
     check_output(arguments.output, arguments.source)
     if task.predict is None:
+        if not (Path(folder) / SETTINGS).is_file():
+            raise DataError(f"{arguments.run} holds no run (no {SETTINGS})")
         other = "translate" if task.name == "translation" else "evaluate"
         raise DataError(
             f"{arguments.run} is a run of task '{task.name}', for which there is `floater {other}`"

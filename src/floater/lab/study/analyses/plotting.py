@@ -100,7 +100,7 @@ def matrix(
     extend: Literal["neither", "both", "min", "max"] = "neither",
     square: bool = False,
 ) -> Any:
-    """Draw a matrix as a heat map, darker for lower values and white for NaN.
+    """Draw a matrix as a heat map, darker for lower values and white for NaN, with whole numbers on its axes.
 
     Args:
         axes: axes to draw on.
@@ -115,6 +115,7 @@ def matrix(
         The image, for a bar that several axes share.
     """
     from matplotlib import colormaps
+    from matplotlib.ticker import MaxNLocator
 
     image = axes.imshow(
         values.detach().float().cpu().numpy(),
@@ -124,6 +125,8 @@ def matrix(
         aspect="equal" if square else "auto",
         interpolation="none",
     )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     axes.set_title(title)
     if bar:
         axes.figure.colorbar(image, ax=axes, extend=extend)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import re
@@ -39,6 +40,12 @@ _ALSO = ["*.bin", "*.model"]
 _REVISION = re.compile(r"[\w.-]+/[\w.-]+@[\w.-]+")
 logger = logging.getLogger(__name__)
 _POOLERS = ("pooler", "sequence_summary")
+_ADAPTER = "adapter_config.json"
+_VARIANT = re.compile(r"(?:pytorch_)?model\.([^.]+?)(?:-\d+-of-\d+)?\.(?:safetensors|bin)")
+_WEIGHTS = [
+    f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", ".index.json")
+]
+_SHOWN = 4  # names of weights in a message
 _FIXED = ("id2label", "label2id", "num_labels", "problem_type", "return_dict")
 
 
@@ -102,11 +109,17 @@ def checkpoint_files(path: str) -> list[Part | Path]:
     return [commit if commit.is_file() else Path(path)]
 
 
-def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
+def load_tokenizer(path: str, *, padding: bool = True) -> PreTrainedTokenizerFast:
     """Load the tokenizer of a checkpoint; a tokenizer of this library adds <s> before a text, as in training.
 
+    Args:
+        path: location of the checkpoint, as for `locate`.
+        padding: whether texts will be padded; a tokenizer without a padding token then pads with its end
+            token.
+
     Raises:
-        DataError: if there is no tokenizer, or it does not provide the offsets of tokens in the text.
+        DataError: if there is no tokenizer, it does not provide the offsets of tokens in the text, or it has
+            no token to pad with.
     """
     folder = locate(path)
     config = read_config(folder)
@@ -125,7 +138,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerFast:
     if not isinstance(loaded, PreTrainedTokenizerFast) or len(loaded) <= len(set(loaded.all_special_ids)):
         raise DataError(f"{path}: no tokenizer can be read; it should be in tokenizer.json beside the model")
     tokenizer = loaded
-    if tokenizer.pad_token is None:
+    if padding and tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise DataError(f"{path}: the tokenizer has neither a padding token nor an end token to pad with")
         tokenizer.pad_token = tokenizer.eos_token
@@ -171,14 +184,9 @@ def start(
             ignore_mismatched_sizes=True,  # mismatched parameters are initialised like missing ones
         )
     align(model)
-    new = sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+    new = _new(report)
     body = f"{model.base_model_prefix}."
-    lacking = [name for name in new if name.startswith(body) and not any(p in name for p in _POOLERS)]
-    if lacking:
-        raise DataError(
-            f"{checkpoint.path}: the checkpoint lacks {len(lacking)} parameters of {type(model).__name__}, "
-            f"or has them in another shape, such as {lacking[0]}"
-        )
+    _refuse_lacking(checkpoint.path, model, [name for name in new if name.startswith(body)])
     if len(tokenizer) > config.get_text_config().vocab_size:
         raise DataError(
             f"{checkpoint.path}: the tokenizer has {len(tokenizer)} tokens, but the model "
@@ -199,23 +207,78 @@ def start(
 
 
 def load_pretrained(folder: str) -> PreTrainedModel:
-    """Load a checkpoint under its own head.
+    """Load a checkpoint under its own head, with all weights of the model.
+
+    New parameters of a pooler, and weights of the checkpoint that its own class does not read, such as those
+    of a second head in pretraining, are logged.
 
     Args:
         folder: directory or name, as returned by `locate`.
 
     Raises:
-        DataError: if the checkpoint cannot be loaded, or a weight is not finite.
+        DataError: if the checkpoint cannot be loaded, is of this library, lacks weights, names a class that
+            Transformers does not have, or names none and holds weights of a head; or a weight is not finite.
     """
     config = read_config(folder)
+    if isinstance(config, FloaterConfig):
+        raise DataError(
+            f"{folder} holds a model of this library, not of Transformers: its encoding decides which "
+            "lengths it takes (floater models), and it is exported as a program (torch.export, ONNX)"
+        )
     with _loading(f"{folder}: no model can be loaded"):
-        named = getattr(transformers, [*(config.architectures or ()), "AutoModel"][0], None)
-        is_model = isinstance(named, type) and issubclass(named, PreTrainedModel)
-        kind: Any = named if is_model else transformers.AutoModel
-        model: PreTrainedModel = kind.from_pretrained(folder, trust_remote_code=False)
-    if (name := not_finite(model)) is not None:
-        raise DataError(f"{folder}: '{name}' has values that are not finite")
-    return model
+        names = list(config.architectures or ())
+        kind: Any = getattr(transformers, names[0], None) if names else transformers.AutoModel
+        if names and not (isinstance(kind, type) and issubclass(kind, PreTrainedModel)):
+            raise DataError(
+                f"{folder}: architectures in config.json is {names[0]!r}, which is no model class of "
+                "Transformers; name the one whose weights these are"
+            )
+        model, report = kind.from_pretrained(
+            folder, output_loading_info=True, trust_remote_code=False, ignore_mismatched_sizes=True
+        )
+    name, new, unread = type(model).__name__, _new(report), sorted(report["unexpected_keys"])
+    if unread and not names:
+        raise DataError(
+            f"{folder}: the checkpoint holds {unread[0]}, which {name} does not read; name the class of the "
+            'model in config.json, as in "architectures": ["BertForSequenceClassification"]'
+        )
+    _refuse_lacking(folder, model, new)
+    if new:
+        _warn_once(f"{folder} lacks weights of {name}, which are random: {_listed(new)}")
+    if unread:
+        _warn_once(f"{folder} holds weights that {name} does not read, which are left out: {_listed(unread)}")
+    if (broken := not_finite(model)) is not None:
+        raise DataError(f"{folder}: '{broken}' has values that are not finite")
+    return cast(PreTrainedModel, model)
+
+
+def _new(report: Mapping[str, Any]) -> list[str]:
+    """Return the weights of a model that are not in the checkpoint, or there in another shape."""
+    return sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+
+
+def _refuse_lacking(path: str, model: PreTrainedModel, new: list[str]) -> None:
+    """Refuse weights that are not in the checkpoint, but for those of a pooler."""
+    lacking = [name for name in new if not any(pooler in name for pooler in _POOLERS)]
+    if lacking:
+        body = type(model.base_model).__name__
+        is_head = not any(name.startswith(f"{model.base_model_prefix}.") for name in lacking)
+        hint = f"; if it has no head, name {body} in architectures of config.json"
+        raise DataError(
+            f"{path}: the checkpoint lacks {len(lacking)} parameters of {type(model).__name__}, or has them "
+            f"in another shape, such as {lacking[0]}{hint * (is_head and body != type(model).__name__)}"
+        )
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + f" and {rest} more" * (rest > 0)
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    """Log a warning, once for a checkpoint that is loaded for each of several measurements."""
+    logger.warning("%s", message)
 
 
 def plug_in(model: PreTrainedModel, plug: Plug, flow_checkpoint: str | None) -> None:
@@ -259,12 +322,26 @@ def read_config(folder: str, changes: Mapping[str, Any] | None = None) -> Any:
         changes: new values of existing fields.
 
     Raises:
-        DataError: if the configuration cannot be read or is GGUF, has no such field, or a value is not valid.
+        DataError: if the configuration cannot be read, has no such field, or a value is not valid; or if the
+            checkpoint is GGUF, a PEFT adapter, or a variant, which Transformers does not read by itself.
     """
     if [*Path(folder).glob("*.gguf")] and not (Path(folder) / "config.json").is_file():
         raise DataError(
             f"{folder} holds GGUF, which is read only; convert it: load it with gguf_file= and accelerate, "
             "set hf_quantizer = None and is_quantized = False, delete config.quantization_config, and save it"
+        )
+    if (Path(folder) / _ADAPTER).is_file():
+        raise DataError(
+            f"{folder} holds a PEFT adapter ({_ADAPTER}); merge it into its model first: load it with peft, "
+            "call merge_and_unload(), and save the result in a new directory"
+        )
+    variants = [
+        match for file in sorted(Path(folder).glob("*model.*")) if (match := _VARIANT.fullmatch(file.name))
+    ]
+    if variants and not any((Path(folder) / name).is_file() for name in _WEIGHTS):
+        raise DataError(
+            f"{folder} holds its weights as {variants[0][0]}; save it without a variant first: load it with "
+            f"Transformers and variant={variants[0][1]!r}, and save the result in a new directory"
         )
     where = "" if Path(folder).is_dir() else "there is no such directory, and on the Hugging Face hub "
     with _loading(f"{folder}: {where}no model can be loaded"):
