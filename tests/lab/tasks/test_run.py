@@ -11,7 +11,7 @@ from floater.errors import DataError
 from floater.flow import FlowEncoder, ZeroField
 from floater.lab.tasks import Splits, task
 from floater.lab.tasks.generated.settings import Data, GeneratedSettings
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 
 
 @pytest.mark.parametrize("baked", [False, True])
@@ -20,7 +20,7 @@ def test_a_model_that_refuses_an_example_goes_on_in_the_mode_it_was_in(baked: bo
     model = nn.ModuleList([nn.Dropout(), flow])
 
     def measure() -> None:
-        with evaluating(model, baked=baked):
+        with inference(model, baked=baked):
             assert not model[0].training
             assert not torch.is_grad_enabled()
             raise PositionError("it ends here")

@@ -11,7 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 
 SPEED_TOKENS = 9
 """Number of tokens whose generation is timed."""
@@ -48,7 +48,7 @@ def answer(
         questions: token ids of each question, at least one token each.
         tokens: maximum number of tokens of each answer.
     """
-    with evaluating(model), torch.no_grad():
+    with inference(model):
         began = time.perf_counter()
         cache = _generate(model, text, 1).past_key_values
         prefill = time.perf_counter() - began

@@ -20,7 +20,7 @@ from floater.lab.tasks.language_modeling.data import masked
 from floater.lab.tasks.language_modeling.head import logits_at
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.tasks.measurement import Array
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 
 CHUNK = 512
 """Number of tokens whose logits exist at the same time."""
@@ -55,7 +55,7 @@ def causal_read(model: PreTrainedModel, ids: Array) -> Read:
     """
     tokens = torch.as_tensor(ids, dtype=torch.long, device=model.device)[None]
     nats = [torch.full((1,), torch.nan)]
-    with evaluating(model), torch.no_grad():
+    with inference(model):
         began = time.perf_counter()
         output = model.base_model(input_ids=tokens, use_cache=False)
         hidden = output.last_hidden_state
@@ -133,7 +133,7 @@ def masked_read(
     before, after = special(tokenizer)
     inputs, labels = masked(ids, MASKING, tokenizer, seed)
     nats, seconds, room = np.full(len(ids), np.nan, np.float32), 0.0, part - len(before) - len(after)
-    with evaluating(model), torch.no_grad():
+    with inference(model):
         for start in range(0, len(ids), room):
             row = np.concatenate([before, inputs[start : start + room], after]).astype(np.int64)
             chosen = np.flatnonzero(labels[start : start + room] >= 0)

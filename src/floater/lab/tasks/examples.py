@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from floater.errors import DataError
 from floater.lab.training import TokenBatchSampler
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.lab.training.progress import watched
 
 logger = logging.getLogger(__name__)
@@ -134,12 +134,12 @@ def outputs(
         examples: encoded examples.
         collate: function from a list of examples to a batch.
         max_tokens: maximum number of tokens in a batch, with padding.
-        baked: passed to `evaluating`.
+        baked: passed to `inference`.
 
     Yields:
         The indices of a batch's examples, the model's outputs for them, and their `labels`, if any.
     """
-    with evaluating(model, baked=baked):
+    with inference(model, baked=baked):
         for indices, batch in in_batches(examples, collate, model.device, max_tokens):
             labels = batch.pop("labels", None)
             yield indices, model(**batch), labels

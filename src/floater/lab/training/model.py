@@ -175,8 +175,29 @@ def try_random_times(model: PreTrainedModel, batch: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
-    """Switch to evaluation mode without gradients until the end of the block, then restore the mode.
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch modules to evaluation mode, then back to the mode that each was in.
+
+    Example:
+        >>> layer = nn.Dropout()
+        >>> with eval_mode(layer):
+        ...     layer.training
+        False
+        >>> layer.training
+        True
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    model.train(False)
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextlib.contextmanager
+def inference(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
+    """Switch to evaluation mode without gradients until the end of the block; see `eval_mode`.
 
     No random numbers are used, so that the block does not change training.
 
@@ -187,20 +208,14 @@ def evaluating(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
 
     Example:
         >>> layer = nn.Linear(1, 1)
-        >>> with evaluating(layer):
+        >>> with inference(layer):
         ...     layer.training
         False
         >>> layer.training
         True
     """
-    training = model.training
-    model.train(False)
-    try:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.no_grad())
-            for module in model.modules():
-                if baked and isinstance(module, FlowEncoder):
-                    stack.enter_context(module.baked())  # position vectors do not depend on the data
-            yield
-    finally:
-        model.train(training)
+    with eval_mode(model), torch.no_grad(), contextlib.ExitStack() as stack:
+        for module in model.modules():
+            if baked and isinstance(module, FlowEncoder):
+                stack.enter_context(module.baked())  # position vectors do not depend on the data
+        yield

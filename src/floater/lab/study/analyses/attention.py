@@ -15,13 +15,13 @@ from floater.lab.study.analyses.plotting import label_outer, matrix
 from floater.lab.study.analyses.subject import (
     Source,
     Subject,
-    evaluation,
     foreign,
     label,
     load_subject,
     reader,
 )
 from floater.lab.study.analyses.untrained import example_positions
+from floater.lab.training.model import eval_mode
 from floater.transformer.attention import SharedInputs
 from floater.transformer.blocks import Block
 from floater.transformer.stacks import Decoder, Encoder
@@ -70,7 +70,7 @@ def positional_logits(source: Source, length: int | None = None) -> dict[str, Te
     }
     if stacks and of.model.config.attention != "softmax":
         raise DataError(f"{of.name} has linear attention: it has no logits")
-    with evaluation(of.model):
+    with eval_mode(of.model):
         blocks = {
             name: _logits(stack, of.model, of.length(length, 64, name)) for name, stack in stacks.items()
         } or _first(of, of.length(length, 64))

@@ -14,7 +14,8 @@ from floater.errors import DataError
 from floater.flow import FlowEncoder
 from floater.lab.study.analyses.plotting import COLOURS, tidy
 from floater.lab.study.analyses.smoothness import mark_trained
-from floater.lab.study.analyses.subject import LONGEST, Source, enter, evaluation, label, load_subject
+from floater.lab.study.analyses.subject import LONGEST, Source, enter, label, load_subject
+from floater.lab.training.model import eval_mode
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,7 @@ def curves(source: Source, length: int | None = None, points: int = 600) -> dict
     stacks = [_stack(name) for name in flows]
     several = len(set(stacks)) > 1
     by_location: dict[str, Curve] = {}
-    with evaluation(subject.model):
+    with eval_mode(subject.model):
         for stack, flow in zip(stacks, flows.values(), strict=True):
             end = length or min(2 * (subject.trained_at(stack) or 256), LONGEST)
             positions = torch.linspace(0, end, points, device=subject.model.device)

@@ -11,13 +11,13 @@ from floater.errors import DataError
 from floater.lab.study.analyses.probe import random_tokens
 from floater.lab.study.analyses.subject import (
     Source,
-    evaluation,
     example_inputs,
     foreign,
     label,
     load_subject,
     reader,
 )
+from floater.lab.training.model import eval_mode
 from floater.transformer.base import FloaterPreTrainedModel
 
 LONGEST, WORDS = 64, 8
@@ -60,7 +60,7 @@ def same_word_logits(source: Source, length: int | None = None, *, words: int = 
         body = model if has_decoder else body
     maps: dict[str, list[Tensor]] = {}
     before = model.config._attn_implementation
-    with evaluation(model), foreign(f"{subject.name} cannot be run on {width} tokens"):
+    with eval_mode(model), foreign(f"{subject.name} cannot be run on {width} tokens"):
         model.set_attn_implementation("eager")  # others keep no weights
         try:
             for token in random_tokens(subject, 1, words).flatten().tolist():

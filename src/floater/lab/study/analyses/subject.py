@@ -27,7 +27,7 @@ from floater.flow import FlowError
 from floater.lab.settings import peek, read
 from floater.lab.study.analyses.untrained import example_positions
 from floater.lab.tasks.registry import import_modules
-from floater.lab.training.model import configured, load_model, sealed_model
+from floater.lab.training.model import configured, eval_mode, load_model, sealed_model
 from floater.lab.training.run import LONGEST as LONGEST_EXAMPLE
 from floater.lab.training.run import MODEL, RESULT, SETTINGS, inside
 from floater.pretrained import PlugError, load
@@ -341,27 +341,6 @@ def reader(model: PreTrainedModel) -> Any:
 
 
 @contextmanager
-def evaluation(model: nn.Module) -> Iterator[None]:
-    """Switch modules to evaluation mode, then back to the mode that each was in.
-
-    Example:
-        >>> layer = nn.Dropout()
-        >>> with evaluation(layer):
-        ...     layer.training
-        False
-        >>> layer.training
-        True
-    """
-    modes = [(module, module.training) for module in model.modules()]
-    model.train(False)
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
 def foreign(failed: str) -> Iterator[None]:
     """Replace the errors of another library's model within the context by an error of one line.
 
@@ -424,7 +403,7 @@ def run_tokens(model: PreTrainedModel, ids: Tensor, mask: Tensor | None = None) 
     """
     stack, inputs = reader(model), example_inputs(model, ids, mask)
     inner = next((module for module in model.modules() if isinstance(module, Encoder)), None)
-    with evaluation(model):
+    with eval_mode(model):
         if inner is not None:
             return _between_blocks(inner, lambda: stack(**inputs))
         with foreign(f"{type(model).__name__} cannot be run on {ids.shape[1]} tokens of text"):

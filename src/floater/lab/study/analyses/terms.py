@@ -14,7 +14,8 @@ from floater.errors import DataError
 from floater.lab.study.analyses.attention import head_map
 from floater.lab.study.analyses.plotting import label_outer
 from floater.lab.study.analyses.probe import random_tokens, text_tokens
-from floater.lab.study.analyses.subject import Source, evaluation, example_inputs, load_subject, reader
+from floater.lab.study.analyses.subject import Source, example_inputs, load_subject, reader
+from floater.lab.training.model import eval_mode
 from floater.positions import Positions
 from floater.transformer.attention import SharedInputs
 from floater.transformer.stacks import Encoder
@@ -107,7 +108,7 @@ def logit_terms(
         raise DataError(f"{subject.name} has linear attention: it has no logits")
     ids = random_tokens(subject, width, rows) if text is None else text_tokens(subject, text, width, rows)
     body, terms = reader(subject.model), {}
-    with evaluation(subject.model):
+    with eval_mode(subject.model):
         entered: list[tuple[Any, ...]] = []
         before = stack.register_forward_pre_hook(lambda module, args: entered.append(args))
         try:

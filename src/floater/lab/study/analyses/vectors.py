@@ -20,13 +20,13 @@ from floater.lab.study.analyses.subject import (
     Subject,
     chosen,
     enter,
-    evaluation,
     foreign,
     label,
     load_subject,
     position_models,
 )
 from floater.lab.study.analyses.untrained import example_positions
+from floater.lab.training.model import eval_mode
 from floater.pretrained.plugged import flows_of, plugged, trained_part
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def all_vectors(source: Source, length: int | None = None) -> dict[str, Tensor]:
         PositionError: if the position model does not reach that far.
     """
     subject = load_subject(source)
-    with evaluation(subject.model):
+    with eval_mode(subject.model):
         by_location = _plugged(subject, length)
         if stacks := position_models(subject.model):
             model_vectors = _stacked(subject, stacks, length)
@@ -188,7 +188,7 @@ def _added(model: PositionModel, length: int, device: torch.device) -> dict[str,
 
 def reach(subject: Subject) -> int | None:
     """Return the number of positions of a model; None if it is unknown."""
-    with evaluation(subject.model):
+    with eval_mode(subject.model):
         if stacks := position_models(subject.model):
             ends = [model.max_positions for model in stacks.values()]
         else:

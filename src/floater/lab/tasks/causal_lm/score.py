@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -16,7 +15,7 @@ from floater.lab.tasks.examples import Encoded, in_batches
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.language_modeling.data import collate
 from floater.lab.tasks.measurement import Array
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.transformer.outputs import IGNORED
 
 DIGITS = 5
@@ -101,7 +100,7 @@ def passkeys(
         texts = [prompt(tokenizer, length, depth / max(1, depths - 1), rng) for _ in range(trials)]
         rows = Encoded([{"input_ids": text, "parts": [length]} for text, _ in texts], [length] * trials)
         make = functools.partial(causal_batch, tokenizer=tokenizer)
-        with evaluating(model, baked=True), torch.no_grad():
+        with inference(model, baked=True):
             for indices, batch in in_batches(rows, make, model.device, max_tokens):
                 wanted = batch.pop("labels")
                 chosen = model(**batch, use_cache=False).logits[:, :-1].argmax(-1)

@@ -23,7 +23,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.prepared import Prepared, Splits, warn_of_shared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.task import Task
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.lab.training.run import RunPath
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.transformer.outputs import per_item
@@ -169,7 +169,7 @@ class Events(Task):
         sums: dict[str, float] = {}
         count, measure = 0, _event_sums if settings.model.goal == "next" else _value_sums
         collate = self.collate(settings, processor, model)
-        with evaluating(model):
+        with inference(model):
             for _, batch in in_batches(examples, collate, model.device, 4096):
                 batch.pop("labels")
                 batch_sums, batch_count = measure(model, batch)

@@ -24,7 +24,7 @@ from floater.lab.tasks.settings import check_block
 from floater.lab.tasks.task import vocabulary_of
 from floater.lab.text.bpe import for_prompts
 from floater.lab.text.ragged import Ragged
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import TrainingSettings, check_read
 from floater.transformer import FloaterConfig
@@ -93,7 +93,7 @@ class TextTask(CheckpointTask):
     def check_model(self, settings: Any, model: Any, processor: Any, examples: Rows, name: str) -> None:
         longest = examples.ids[int(examples.ids.lengths.argmax())]
         uncached = {"use_cache": False} if self.later else {}
-        with readable(f"rows of {len(longest)} tokens", "data.block"), evaluating(model):
+        with readable(f"rows of {len(longest)} tokens", "data.block"), inference(model):
             model(torch.from_numpy(longest).long()[None], **uncached)
 
     def for_model(self, prepared: Prepared) -> Any:

@@ -16,7 +16,7 @@ from floater.flow import FlowError
 from floater.lab.tasks.examples import Encoded, in_batches
 from floater.lab.tasks.generated.data import collate
 from floater.lab.tasks.measurement import Measurement, positions
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.transformer import FloaterForCausalLM, FloaterForSequenceClassification
 from floater.transformer.outputs import IGNORED
 
@@ -45,7 +45,7 @@ def score(model: Solver, examples: Encoded, max_tokens: int = 8192) -> Measureme
     """
     statistics = {name: np.zeros((len(examples), 2)) for name in ("exact", "tokens", "loss")}
     nats: list[np.ndarray] = [np.zeros(0)] * len(examples)
-    with evaluating(model, baked=True):
+    with inference(model, baked=True):
         for indices, batch in in_batches(examples, collate, model.device, max_tokens):
             labels, causal = batch.pop("labels"), isinstance(model, FloaterForCausalLM)
             logits = model(**batch, **({"use_cache": False} if causal else {})).logits.float()

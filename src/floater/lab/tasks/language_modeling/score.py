@@ -21,7 +21,7 @@ from floater.lab.tasks.language_modeling.data import Document, Example, collate,
 from floater.lab.tasks.language_modeling.head import logits_at
 from floater.lab.tasks.measurement import Array, Measurement, perplexity
 from floater.lab.training import TokenBatchSampler
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.transformer import FloaterForCausalLM
 from floater.transformer.memory import Memory
 from floater.transformer.outputs import IGNORED
@@ -281,7 +281,7 @@ def _score(model: PreTrainedModel, parts: Iterable[Part]) -> Score:
     state, began = PartialState(), time.perf_counter()
     nats, tokens = 0.0, 0
     losses_by_row: dict[RowKey, tuple[Array, Array]] = {}
-    with evaluating(model, baked=True):
+    with inference(model, baked=True):
         for indices, inputs, labels in parts:
             asked = (labels != IGNORED).to(model.device)
             logits = logits_at(model, asked, **send_to_device(inputs, model.device))

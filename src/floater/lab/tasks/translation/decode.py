@@ -18,7 +18,7 @@ from floater.lab.tasks.translation.fields import SourceFields
 from floater.lab.tasks.translation.settings import Decoding
 from floater.lab.text.bpe import encode
 from floater.lab.training import TokenBatchSampler
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.lab.training.progress import watched
 from floater.transformer import FloaterForConditionalGeneration
 from floater.transformer.reading import Reading
@@ -128,7 +128,7 @@ def translate_and_count(
         limits = torch.minimum(limits, spaced)
     budget = max(decoding.max_tokens // decoding.beam, max(lengths))
     cut = 0
-    with evaluating(model):
+    with inference(model):
         sampler = TokenBatchSampler(lengths, budget, seed=0, shuffle=False)
         for batch in watched(sampler, len(sampler), "batches"):
             rule = None if reading is None else replace(reading, length=spaced[batch])

@@ -17,7 +17,7 @@ from floater.lab.tasks.scores import bleu_of
 from floater.lab.tasks.translation.data import TokenPairs, collate
 from floater.lab.tasks.translation.decode import translate_and_count
 from floater.lab.tasks.translation.settings import Decoding
-from floater.lab.training.model import evaluating
+from floater.lab.training.model import inference
 from floater.transformer import FloaterForConditionalGeneration
 from floater.transformer.outputs import IGNORED
 
@@ -84,7 +84,7 @@ def token_losses(
     if not losses:
         return losses
     make = functools.partial(collate, pad=tokenizer.pad_token_id)
-    with evaluating(model):
+    with inference(model):
         for indices, batch in in_batches(TokenPairs.of(pairs, tokenizer), make, model.device, 4096):
             logits, labels = model(**batch).logits.flatten(0, 1).float(), batch["labels"]
             nats = F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")
