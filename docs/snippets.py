@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def run(page: Path) -> str:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     done, printed, end = [], "", 0
     blocks = list(BLOCK.finditer(text))
-    for match, following in zip(blocks, [*blocks[1:], None], strict=True):
+    for match, following in zip_longest(blocks, blocks[1:]):
         done.append(text[end : match.start()])
         end = match.end()
         if match["kind"] == OUTPUT:

@@ -44,6 +44,12 @@ def test_the_snippets_of_a_page_print_what_it_shows(page: Path, monkeypatch: pyt
         assert SNIPPETS["run"](page) == page.read_text(encoding="utf-8"), "run `python docs/snippets.py`"
 
 
+def test_a_page_without_snippets_stays(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n", encoding="utf-8")
+    assert SNIPPETS["run"](page) == "# A page\n"
+
+
 def commands(page: Path) -> list[str]:
     """Return the commands in the console blocks and indented blocks of a page."""
     text = page.read_text(encoding="utf-8")
@@ -134,6 +140,13 @@ def paragraphs(page: Path) -> list[str]:
 def test_no_paragraph_is_longer_than_ninety_words(page: Path) -> None:
     long = [paragraph for paragraph in paragraphs(page) if len(paragraph.split()) > 90]
     assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_attributes_stand_beside_their_image(page: Path) -> None:
+    """The site prints those that a line break separates from it, or that have one."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    assert re.findall(r"\]\([^)]*\)(?:\s*\n\s*\{|[^\S\n]+\{ ?[.#:]|\{[^}\n]*\n).*", text) == []
 
 
 @pytest.mark.parametrize("name", ["results.md", "performance.md", "far.md"])
