@@ -228,9 +228,9 @@ UNMEASURED = {
     "goals": r"(?:at least|within) [\d.]+ (?:%|nats)|\bgoals?\s(?:of|was|were)\s[\d., and]+"
     r"|expected above [\d.]+ %",
     "settings": r"masked tokens \(15 %\)|at most 0\.1 %|penalty of 0\.6|between 1, 0\.1 and 0\.01"
-    r"|spacing .{,20} is 0\.1|rates of 2\.5 at full stops and 0\.25|more than 0\.02 nats",
+    r"|spacing .{,20} is 0\.1|rates of 2\.5 at full stops and 0\.25|more than 0\.02 nats|dropout 0\.3",
     "a constant": r"log 20 = 3\.00",
-    "Table 6 of the paper": r"28\.57 BLEU|28\.0 to 28\.2",
+    "scores of papers": r"28\.57 BLEU|28\.0 to 28\.2|41\.02 BLEU",
 }
 """Patterns of numbers that are not measurements."""
 SIZES = "GB|MB|million|thousand"

@@ -75,7 +75,7 @@ class Clock(Precise):
     over the tokens k of its document; p are the positions. For p = 0, 1, 2, ... that is r_1 + ... + r_i: the
     time between key and query is the sum of the rates after the key, the query's included. w and b start at
     zero, where all rates are 1 and the encoding is the plain one: a trained model starts as it was. `std`
-    starts w with small random numbers instead, which learn sooner.
+    starts w with small random numbers instead.
 
     `model: {name: alibi, clock: {per: head}}` in a configuration is short for `name: clock, model: alibi,
     per: head`.
