@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize, prune
 from torch.testing import assert_close
 
 from floater.encodings import AttentionContext, PositionError, build
@@ -289,6 +290,14 @@ def test_bfloat16_keeps_a_constant_rate():
     k = half.qkv(*[x.view(1, length, HEADS, -1)] * 3, context)[1].transpose(1, 2)
     expected = torch.arange(length).double() * math.log2(1 + 2**0.3)
     assert_close(half.times(k, context)[0, 0, :, 0].detach(), expected, rtol=0, atol=1e-3)
+
+
+def test_casts_leave_pruned_and_parametrized_rates():
+    pruned, parametrized = make("alibi"), make("alibi")
+    prune.random_unstructured(pruned, "weight", 0.5)
+    parametrize.register_parametrization(parametrized, "weight", nn.Identity())
+    assert pruned.bfloat16().weight_orig.dtype == torch.float32
+    assert parametrized.bfloat16().parametrizations.weight.original.dtype == torch.float32
 
 
 @pytest.mark.parametrize("at", [1_325_476_708, 2**40])

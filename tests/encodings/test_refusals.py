@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from floater import Positions
+from floater import PositionError, Positions, build
 from floater.testing import check_refusal
 
 ODD = {"dim": 9, "heads": 3}
@@ -368,3 +368,13 @@ def test_options_that_are_not_valid(name, options, message):
 @pytest.mark.parametrize(("name", "options", "positions", "message"), POSITIONS)
 def test_positions_that_an_encoding_does_not_have(name, options, positions, message):
     check_refusal(name, options, message, positions)
+
+
+def test_weights_that_are_not_finite_are_no_error_of_the_positions() -> None:
+    """Evaluation by length records a PositionError as a length that a model cannot read."""
+    model = build("floater", dim=8, heads=2, layers=1, max_length=16)
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, float("nan"))
+    with pytest.raises(ValueError, match="start must be finite") as caught:
+        model.prepare(Positions.arange(4))
+    assert not isinstance(caught.value, PositionError)

@@ -301,16 +301,21 @@ def test_exported_code_generates_trains_and_copies_as_this_library_does(tmp_path
         expected = model.generate(ids, **steps, **more)
         for each in (coded, copy.deepcopy(coded), pickle.loads(pickle.dumps(coded))):
             assert torch.equal(each.generate(ids, **steps, **more), expected)
-    with pytest.raises(ValueError, match="not offloaded, the default of generate; this is a StaticCache"):
+    with pytest.raises(ValueError, match="the default of generate; this is a StaticCache"):
         coded.generate(ids, **steps, cache_implementation="static", disable_compile=True)
+    with pytest.raises(ValueError, match="continuous batching joins texts in a row"):
+        coded.model.layers[0].self_attn(ids, position_embeddings=(ids, ids), cache=object())
     for each in (model, coded):
         each.train().gradient_checkpointing_enable({"use_reentrant": False})
         each(ids, labels=ids).loss.backward()
     for name in ("weight", "bias"):
         torch.testing.assert_close(getattr(coded.clocks, name).grad, getattr(model.floater, name).grad)
+    expected = zoo.output(coded.eval(), input_ids=ids)
     coded.save_pretrained(tmp_path / "again")
-    again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
-    assert torch.equal(zoo.output(again, input_ids=ids), zoo.output(coded.eval(), input_ids=ids))
+    offloaded = {"model": "cpu", "lm_head": "cpu", "clocks": "disk"}
+    for options in ({}, {"device_map": offloaded, "offload_folder": tmp_path / "offloaded"}):
+        again = AutoModelForCausalLM.from_pretrained(tmp_path / "again", trust_remote_code=True, **options)
+        assert torch.equal(zoo.output(again.eval(), input_ids=ids), expected)
 
 
 def test_attention_that_has_lost_its_clock_is_not_exported(tmp_path: Path) -> None:

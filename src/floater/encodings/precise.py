@@ -29,23 +29,25 @@ class Precise(PositionModel):
 
     def precise_parameters(self) -> list[nn.Parameter]:
         """Return the parameters that stay float32 or wider."""
-        if not self.precise:
-            return list(self.parameters())
-        return [each for name in self.precise if (each := getattr(self, name)) is not None]
+        every = self.named_parameters()
+        return [each for name, each in every if not self.precise or _unchanged(name) in self.precise]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Precise:
-        kept: list[Tensor | None] = [
-            each for parameter in self.precise_parameters() for each in (parameter, parameter.grad)
-        ]
+        kept = {id(tensor) for each in self.precise_parameters() for tensor in (each, each.grad)}
 
         def keep(tensor: Tensor) -> Tensor:
             changed = fn(tensor)
             dtype = at_least_float32(changed.dtype)
-            if changed.dtype == dtype or (self.precise and not any(tensor is each for each in kept)):
+            if changed.dtype == dtype or (self.precise and id(tensor) not in kept):
                 return changed
             return tensor.to(changed.device, dtype)
 
         return super()._apply(keep, recurse)
+
+
+def _unchanged(name: str) -> str:
+    """Return the name of a parameter before `torch.nn.utils.prune` or `parametrize` has replaced it."""
+    return name.removeprefix("parametrizations.").split(".")[0].removesuffix("_orig")
 
 
 def at_least_float32(dtype: torch.dtype | None = None) -> torch.dtype:

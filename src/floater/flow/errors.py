@@ -101,6 +101,10 @@ class SpanTooLong(FlowError):
         )
 
 
+class PositionsOutOfRange(ValueError):
+    """Positions at which no flow is defined: negative, infinite or NaN."""
+
+
 class FlowTransformError(RuntimeError):
     """A solve was called under `torch.vmap` or a transform of `torch.func`."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.flow.collocation.solution import Samples
-from floater.flow.errors import FlowDiverged, FlowTransformError
+from floater.flow.errors import FlowDiverged, FlowTransformError, PositionsOutOfRange
 from floater.flow.precision import full_precision, wide_dtype
 
 
@@ -115,7 +115,7 @@ def checked(positions: Tensor) -> Tensor:
     Example:
         >>> checked(torch.tensor([[0.0, -0.5]]))
         Traceback (most recent call last):
-        ValueError: positions must be finite and not negative, got -0.5
+        floater.flow.errors.PositionsOutOfRange: positions must be finite and not negative, got -0.5
     """
     if not isinstance(positions, Tensor):
         raise TypeError(f"positions must be a tensor (N, T), got {type(positions).__name__}")
@@ -128,7 +128,8 @@ def checked(positions: Tensor) -> Tensor:
         raise ValueError(f"positions must be (N, T) and not empty, got shape {tuple(positions.shape)}")
     low, high = torch.stack(positions.detach().aminmax()).tolist()
     if not (low >= 0 and high < math.inf):
-        raise ValueError(f"positions must be finite and not negative, got {high if low >= 0 else low:g}")
+        got = high if low >= 0 else low
+        raise PositionsOutOfRange(f"positions must be finite and not negative, got {got:g}")
     return positions
 
 

@@ -188,6 +188,8 @@ def test_the_model_of_a_run_is_no_run(work: Path, fails: Callable[..., str], com
     (work / "classified" / "config.yaml").write_text("task: classification\n", encoding="utf-8")
     told = fails(command, "classified/model", "--source", "corpus/test.en")
     assert told == "classified/model holds no run (no config.yaml); name the run, classified"
+    (work / "classified" / "saved").mkdir(exist_ok=True)  # a model beside the settings of something else
+    assert "name the run" not in fails(command, "classified/saved", "--source", "corpus/test.en")
 
 
 def test_output_that_cannot_be_written_is_named_before_the_work(

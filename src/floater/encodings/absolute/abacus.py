@@ -90,7 +90,7 @@ class Abacus(PositionModel):
             digit = torch.isin(both[..., 0], both.new_tensor(self.digits))
             goes_on = torch.zeros_like(digit)
             goes_on[:, 1:] = digit[:, 1:] & digit[:, :-1] & (both[:, 1:, 1] == both[:, :-1, 1])
-            return ((time_differences(~goes_on) + 1) * digit)[..., None].expand_as(both)
+            return ((since(~goes_on) + 1) * digit)[..., None].expand_as(both)
 
         index = skip_padding(torch.stack([token, document], -1), positions.key_valid, digit_index)[..., 0]
         if self.training:
@@ -128,7 +128,7 @@ def tokens_and_documents(positions: Positions, name: str) -> tuple[Tensor, Tenso
     return token.expand(rows), document.expand(rows)
 
 
-def time_differences(begins: Tensor) -> Tensor:
+def since(begins: Tensor) -> Tensor:
     """Return the number of tokens since the begin of each token's run.
 
     Args:
@@ -138,7 +138,7 @@ def time_differences(begins: Tensor) -> Tensor:
         (batch, T), 0 where a run begins.
 
     Example:
-        >>> time_differences(torch.tensor([[True, False, False, True, False]])).tolist()
+        >>> since(torch.tensor([[True, False, False, True, False]])).tolist()
         [[0, 1, 2, 0, 1]]
     """
     index = torch.arange(begins.shape[1], device=begins.device).expand_as(begins)

@@ -31,6 +31,7 @@ from floater.flow import (
     init_zero_,
     sinusoid,
 )
+from floater.flow.errors import PositionsOutOfRange
 from floater.positions import Positions
 
 _GRID = 16  # times of a clock from one position to the next between which vectors are interpolated
@@ -64,7 +65,7 @@ def learned_field(
 
 
 def solved(flow: nn.Module, at: Tensor, name: str, below: int | None = None) -> FlowVectors:
-    """Return the vectors of a flow at times (N, T); what it refuses, it refuses by the encoding's name.
+    """Return the vectors of a flow at times (N, T), or name the encoding of the flow that refuses them.
 
     Raises:
         PositionError: if a time is negative or not finite.
@@ -77,7 +78,7 @@ def solved(flow: nn.Module, at: Tensor, name: str, below: int | None = None) -> 
     """
     try:
         vectors: FlowVectors = flow(at, below=below)
-    except ValueError as error:
+    except PositionsOutOfRange as error:
         raise PositionError(f"'{name}': {error}") from error
     return vectors
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from floater.encodings.absolute.abacus import time_differences, tokens_and_documents
+from floater.encodings.absolute.abacus import since, tokens_and_documents
 from floater.encodings.absolute.tokens import skip_padding, whole_numbers
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
@@ -130,7 +130,7 @@ class BiPE(PositionModel):
             begins[:, 1:] = ends[:, :-1] | documents[:, 1:]
             count = begins.cumsum(1)
             first = torch.where(documents, count, 0).cummax(1).values  # a document's own count begins at 0
-            return torch.stack([time_differences(begins), count - first], -1)
+            return torch.stack([since(begins), count - first], -1)
 
         levels = skip_padding(torch.stack([token, document], -1), positions.key_valid, both)
         return levels[..., 0], levels[..., 1]

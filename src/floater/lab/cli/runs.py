@@ -39,7 +39,7 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
     """
     from floater.lab.settings import SettingsError, peek, read
     from floater.lab.tasks.registry import DEFAULT, from_run, trust
-    from floater.lab.training.run import SETTINGS
+    from floater.lab.training.run import MODEL, SETTINGS
 
     start()
     run = arguments.run
@@ -48,7 +48,7 @@ def task_of_run(arguments: argparse.Namespace) -> tuple[Task, RunPath]:
     if not Path(run).is_dir():
         raise no_directory(run)
     parent = Path(run).parent
-    if not (Path(run) / SETTINGS).is_file() and (parent / SETTINGS).is_file():
+    if Path(run).name == MODEL and not (Path(run) / SETTINGS).is_file() and (parent / SETTINGS).is_file():
         with suppress(SettingsError):  # a file of something else
             if peek(read(parent / SETTINGS), "task", DEFAULT) != DEFAULT:
                 raise DataError(f"{run} holds no run (no {SETTINGS}); name the run, {parent}")

@@ -197,7 +197,7 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inference(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
-    """Switch to evaluation mode without gradients until the end of the block; see `eval_mode`.
+    """Switch to evaluation mode without gradients until the end of the block, then restore each mode.
 
     No random numbers are used, so that the block does not change training.
 

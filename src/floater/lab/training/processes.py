@@ -12,7 +12,7 @@ import torch.distributed as dist
 from accelerate import PartialState
 
 _PATIENCE = timedelta(days=7)
-_REPORT = 3.0  # seconds in which a process reports its error
+_REPORT = 3.0  # seconds in which a process usually reports its error, before torchrun ends it
 
 
 @contextmanager

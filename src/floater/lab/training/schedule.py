@@ -55,7 +55,7 @@ def transformers_schedule(
     Args:
         name: name of a schedule with a warm-up in `transformers.get_scheduler`, such as "linear".
         optimizer: optimizer; the peak of each parameter group is its ``lr``.
-        warmup: number of warm-up updates, at least 0.
+        warmup: number of warm-up updates, from 0 to below `total`.
         total: number of updates of the training.
         initial: learning rate of the first update, between 0 and the peaks.
 

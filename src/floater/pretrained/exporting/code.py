@@ -6,7 +6,6 @@ import copy
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,10 +65,13 @@ def write_code(model: Any, directory: Path) -> str:
     settings: Any = extension_settings(model)
     method = None if settings is None else settings["method"]
     if method not in (("self_extend", "log_n") if plugged(model) is None else (None,)):
-        state = "neither" if method is None else f"extended by '{method}'"
+        states = [
+            *["plugged"] * (plugged(model) is not None),
+            *[f"extended by '{method}'"] * (method is not None),
+        ]
         raise ExportError(
-            f"code is written for plugged models, baked or with clocks, and for those of 'self_extend' and "
-            f"'log_n'; this {type(model).__name__} is {'plugged and extended' if plugged(model) else state}"
+            "code is written for plugged models, baked or with clocks, and for those of 'self_extend' and "
+            f"'log_n'; this {type(model).__name__} is {' and '.join(states) or 'neither'}"
         )
     config = copy.deepcopy(model.config)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("floater.")}
@@ -208,7 +210,10 @@ def _clocks(model: nn.Module) -> dict[str, Any]:
         "rate": clocks.rate,
         "width": clocks.weight.shape[1],
         "blocks": turns[0].blocks,
-        "rotations": [asdict(turn.rotation) for turn in turns],
+        "rotations": [
+            {name: getattr(turn.rotation, name) for name in ("path", "block", "frequencies", "layout")}
+            for turn in turns
+        ],
     }
 
 

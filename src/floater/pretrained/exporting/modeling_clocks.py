@@ -42,8 +42,8 @@ class FloaterModel(LlamaForCausalLM):
     """The model with clocks.
 
     Its settings are `rate`; `width`, that of the input of attention; `blocks`, the number of blocks; and
-    `rotations`, for each clock the path of the attention module, the index of its block, the name of the
-    buffer with its frequencies, and the layout of its cosines and sines.
+    `rotations`, for each clock the `path` of the attention module, the index of its `block`, the name of the
+    buffer with its `frequencies`, and the `layout` of its cosines and sines.
     """
 
     config_class = FloaterConfig
@@ -58,48 +58,62 @@ class FloaterModel(LlamaForCausalLM):
         super().__init__(config)
         self._keep_in_fp32_modules_strict = {*(self._keep_in_fp32_modules_strict or ()), "clocks"}
         settings = config.clocks
-        self.clocks = nn.Module()
-        self.clocks.weight = nn.Parameter(torch.zeros(len(settings["rotations"]), settings["width"]))
-        self.clocks.bias = nn.Parameter(torch.zeros(len(settings["rotations"])))
+        self.clocks = _Clocks(len(settings["rotations"]), settings["width"], settings["rate"])
         for index, rotation in enumerate(settings["rotations"]):
-            turn = _Turn(self, index, rotation, settings["rate"], settings["blocks"])
+            turn = _Turn(self, index, rotation, settings["blocks"])
             self.get_submodule(rotation["path"]).register_forward_pre_hook(turn, with_kwargs=True)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)  # type: ignore[no-untyped-call]
+        if isinstance(module, _Clocks):
+            nn.init.zeros_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+class _Clocks(nn.Module):
+    """The clocks of the model; a module that is called, so that its weights may be offloaded."""
+
+    def __init__(self, count: int, width: int, rate: str) -> None:
+        super().__init__()
+        self.rate = rate
+        self.weight = nn.Parameter(torch.zeros(count, width))
+        self.bias = nn.Parameter(torch.zeros(count))
+
+    def forward(self, hidden: Tensor, index: int) -> Tensor:
+        """Return by how much time advances more than one at tokens (batch, T, width): (batch, T)."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            weight, bias = (part[index].float().to(hidden.device) for part in (self.weight, self.bias))
+            return RATES[self.rate](F.linear(hidden.float(), weight[None])[..., 0] + bias)
 
 
 class _Turn:
     """A forward pre-hook of an attention module that turns its cosines and sines by a clock."""
 
-    def __init__(
-        self, model: nn.Module, index: int, rotation: dict[str, Any], rate: str, blocks: int
-    ) -> None:
-        self.model, self.index, self.rotation, self.rate, self.blocks = model, index, rotation, rate, blocks
+    def __init__(self, model: nn.Module, index: int, rotation: dict[str, Any], blocks: int) -> None:
+        self.model, self.index, self.rotation, self.blocks = model, index, rotation, blocks
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("cache") is not None:
+            raise ValueError(
+                "continuous batching joins texts in a row, over which a clock would sum; use model.generate"
+            )
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
         wide = torch.float32 if hidden.device.type == "mps" else torch.float64
-        sums = self._rates(hidden).to(wide).cumsum(1)[:, None, :, None]
+        clocks: Any = self.model.clocks
+        sums = clocks(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
         cache = next(
             (kwargs[x] for x in ("past_key_values", "layer_past") if kwargs.get(x) is not None), None
         )
         if cache is not None:
             sums = self._continued(cache, sums)
         frequencies = self.model.get_buffer(self.rotation["frequencies"]).to(hidden.device, wide)
-        if self.rate == "angle":
+        if clocks.rate == "angle":
             frequencies = torch.ones_like(frequencies)
         angle = LAYOUTS[self.rotation["layout"]]((sums[:, 0] * frequencies).float())
         turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
         kwargs["position_embeddings"] = tuple(each.to(cos.dtype) for each in turned)
         return args, kwargs
-
-    def _rates(self, hidden: Tensor) -> Tensor:
-        """Return by how much time advances more than one at tokens (batch, T, width): (batch, T)."""
-        clocks: Any = self.model.clocks
-        with torch.autocast(hidden.device.type, enabled=False):
-            weight, bias = (
-                each[self.index].float().to(hidden.device) for each in (clocks.weight, clocks.bias)
-            )
-            return RATES[self.rate](F.linear(hidden.float(), weight[None])[..., 0] + bias)
 
     def _continued(self, cache: Any, sums: Tensor) -> Tensor:
         """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them.
@@ -108,8 +122,8 @@ class _Turn:
         """
         if not isinstance(cache, DynamicCache) or cache.offloading:
             raise ValueError(
-                f"the sums of a clock are kept in a DynamicCache that is not offloaded, the default of "
-                f"generate; this is a {type(cache).__name__}"
+                "the sums of a clock are kept in a plain DynamicCache, the default of generate; this is "
+                f"{'an offloaded' if getattr(cache, 'offloading', False) else 'a'} {type(cache).__name__}"
             )
         layers: list[Any] = cache.layers
         block = self.rotation["block"]
@@ -122,7 +136,7 @@ class _Turn:
         if stored.get_seq_length() != tokens:
             raise ValueError(
                 f"the cache has {tokens} tokens and the sums of a clock for {stored.get_seq_length()}; "
-                "another model has filled it"
+                "another model or prefix tuning has filled it"
             )
         if tokens:
             sums = sums + stored.keys[:, :, -1:]

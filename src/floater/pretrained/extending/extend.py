@@ -147,7 +147,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 def _lengthen_generation(model: Any, summary: Extension) -> None:
     """Let `generate` end at the new length, if it would end at the old one."""
     generation = getattr(model, "generation_config", None)
-    if generation is not None and generation.max_length == summary.old:
+    if generation is not None and summary.positions != "image" and generation.max_length == summary.old:
         generation.max_length = summary.new
 
 

@@ -240,7 +240,7 @@ def load_pretrained(folder: str) -> PreTrainedModel:
     if unread and not names:
         raise DataError(
             f"{folder}: the checkpoint holds {unread[0]}, which {name} does not read; name the class of the "
-            'model in config.json, as in "architectures": ["BertForSequenceClassification"]'
+            f'model in config.json, as in "architectures": ["{name}"]'
         )
     _refuse_lacking(folder, model, new)
     if new:
