@@ -12,7 +12,6 @@ from floater.encodings import AttentionContext
 from floater.transformer import FloaterConfig, FloaterModel
 from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.uncast import Uncast
-from small_models import small_config
 
 SIZES = {"dim": 6, "heads": 2, "layers": 3, "max_length": 16}
 LEFT = Positions.from_mask(torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))
@@ -156,27 +155,6 @@ def test_complex_frequencies_start_at_those_of_sinusoids():
     actual = model.embed(x, model.prepare(Positions(torch.tensor([[8000]]), torch.tensor([[8000]]))))
     expected = torch.tensor(wave(8000)).view(3, 2) * torch.tensor([-1, 1])
     torch.testing.assert_close(actual.view(3, 2), expected, rtol=0, atol=1e-3)  # frequencies are float32
-
-
-@pytest.mark.parametrize("name", ["complex", "complex_attention"])
-def test_a_cast_rounds_no_frequency(name, tmp_path):
-    model = FloaterModel(small_config(name))
-    frequency = model.encoder.position.frequency.detach().clone()
-    model.save_pretrained(tmp_path)
-    for cast in (
-        model.bfloat16(),
-        model.half(),
-        FloaterModel.from_pretrained(tmp_path, dtype=torch.bfloat16),
-    ):
-        assert cast.embedding.weight.dtype != torch.float32
-        assert torch.equal(cast.encoder.position.frequency, frequency)
-        assert bool(cast(torch.arange(5)[None]).last_hidden_state.isfinite().all())
-    assert model.double().encoder.position.frequency.dtype == torch.float64
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        assert build(name, **(SIZES | {"dim": 8})).frequency.dtype == torch.float32
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def test_a_modulus_that_half_precision_holds_is_computed_in_it():

@@ -40,12 +40,19 @@ def test_a_factor_changes_the_wave_length_of_its_pair_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("sinusoidal", {"frequencies": "learned"}), ("shaw", {"vectors": "frequencies"})]
+    ("name", "options", "parameter"),
+    [
+        ("sinusoidal", {"frequencies": "learned"}, "factors"),
+        ("shaw", {"vectors": "frequencies"}, "factors"),
+        ("complex", {}, "frequency"),
+        ("complex_attention", {}, "frequency"),
+    ],
 )
-def test_a_cast_rounds_no_frequency(name, options, tmp_path) -> None:
+def test_a_cast_rounds_no_frequency(name, options, parameter, tmp_path) -> None:
     model = FloaterModel(small_config(name, position_options=options))
     with torch.no_grad():
-        factors = model.encoder.position.factors.normal_(std=0.1).clone()
+        expected = getattr(model.encoder.position, parameter)
+        expected = (expected.normal_(std=0.1) if parameter == "factors" else expected).clone()
     model.save_pretrained(tmp_path)
     for cast in (
         model.bfloat16(),
@@ -53,12 +60,12 @@ def test_a_cast_rounds_no_frequency(name, options, tmp_path) -> None:
         FloaterModel.from_pretrained(tmp_path, dtype=torch.bfloat16),
     ):
         assert cast.embedding.weight.dtype != torch.float32
-        assert torch.equal(cast.encoder.position.factors, factors)
+        assert torch.equal(getattr(cast.encoder.position, parameter), expected)
         assert bool(cast(torch.arange(5)[None]).last_hidden_state.isfinite().all())
-    assert model.double().encoder.position.factors.dtype == torch.float64
+    assert getattr(model.double().encoder.position, parameter).dtype == torch.float64
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert build(name, **SIZES, **options).factors.dtype == torch.float32
+        assert getattr(build(name, **SIZES, **options), parameter).dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
 

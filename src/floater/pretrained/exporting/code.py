@@ -65,13 +65,11 @@ def write_code(model: Any, directory: Path) -> str:
     settings: Any = extension_settings(model)
     method = None if settings is None else settings["method"]
     if method not in (("self_extend", "log_n") if plugged(model) is None else (None,)):
-        states = [
-            *["plugged"] * (plugged(model) is not None),
-            *[f"extended by '{method}'"] * (method is not None),
-        ]
+        state = "neither" if method is None else f"extended by '{method}'"
+        state = state if plugged(model) is None else f"plugged and {state}"
         raise ExportError(
             "code is written for plugged models, baked or with clocks, and for those of 'self_extend' and "
-            f"'log_n'; this {type(model).__name__} is {' and '.join(states) or 'neither'}"
+            f"'log_n'; this {type(model).__name__} is {state}"
         )
     config = copy.deepcopy(model.config)
     weights = {name: value for name, value in model.state_dict().items() if not name.startswith("floater.")}

@@ -1,4 +1,4 @@
-"""Checkpoints of several families under the heads of tasks or their own, plugged and read back."""
+"""Checkpoints of several families, with a task's head or their original one, plugged and reloaded."""
 
 import json
 import shutil
@@ -291,7 +291,7 @@ def test_weights_that_the_class_of_a_checkpoint_does_not_read_are_named(
     path = changed(bert, tmp_path / "checkpoint", add)
     assert main(["extend", str(path), "256", "--to", str(tmp_path / "to")]) == 0
     unread = "bert.pooler.dense.bias, cls.seq_relationship.weight"
-    said = f"{path} holds weights that BertForMaskedLM does not read, which are left out: {unread}\n"
+    said = f"{path}: BertForMaskedLM does not use these weights of the checkpoint: {unread}\n"
     assert capsys.readouterr().err == said
     checkpoint.load_pretrained(str(path))
     assert not capsys.readouterr().err, "each of several measurements loads it"

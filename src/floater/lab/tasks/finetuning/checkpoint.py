@@ -246,7 +246,7 @@ def load_pretrained(folder: str) -> PreTrainedModel:
     if new:
         _warn_once(f"{folder} lacks weights of {name}, which are random: {_listed(new)}")
     if unread:
-        _warn_once(f"{folder} holds weights that {name} does not read, which are left out: {_listed(unread)}")
+        _warn_once(f"{folder}: {name} does not use these weights of the checkpoint: {_listed(unread)}")
     if (broken := not_finite(model)) is not None:
         raise DataError(f"{folder}: '{broken}' has values that are not finite")
     return cast(PreTrainedModel, model)
