@@ -47,6 +47,28 @@ def test_products_by_distance(positions, lead):
                 assert torch.equal(plane, wanted.movedim(-1, 0))
 
 
+@pytest.mark.parametrize("lead", [(), (HEADS,)])
+def test_products_at_positions_of_which_each_pair_has_its_distance(lead):
+    at = torch.tensor([0, 7, 90, 2000, 5000, 9999])
+    distances = Distances.of(Positions(at[None], at[None]), "x")
+    r = rows(distances, *lead).requires_grad_()
+    assert len(distances.values) == 31
+    q, k = (torch.randn(9, HEADS, 6, WIDTH, dtype=torch.double, requires_grad=True) for _ in range(2))
+    index = torch.searchsorted(distances.values, at[None] - at[:, None])
+    vectors = r[..., index, :].expand(HEADS, -1, -1, -1)
+    for actual, wanted in [
+        (distances.queries(q, r), (q[:, :, :, None] * vectors).sum(-1)),
+        (distances.keys(k, r), (k[:, :, None] * vectors).sum(-1)),
+    ]:
+        torch.testing.assert_close(actual, wanted)
+        cotangent = torch.randn_like(wanted)
+        gradients = [
+            torch.autograd.grad(x, (r, q, k), cotangent, retain_graph=True, materialize_grads=True)
+            for x in (actual, wanted)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
 @WHOLE
 def test_weighted_sums_by_distance(positions):
     distances = Distances.of(positions, "x")

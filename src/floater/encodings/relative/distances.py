@@ -96,7 +96,8 @@ class Distances:
     """The distances key - query that occur, and the index of each pair's distance.
 
     If queries and keys are consecutive, a product with a vector per distance is one matrix product and a
-    skewed view of it; otherwise it is gathered. Neither allocates a tensor (batch, heads, T, S, head_dim).
+    skewed view of it; otherwise it is gathered, or, if nearly every pair has a distance of its own, one
+    matrix product per query. None allocates a tensor (batch, heads, T, S, head_dim).
 
     Args:
         values: (N,) increasing distances, among them all that occur; those beyond `reach` are clipped to it.
@@ -215,6 +216,8 @@ class Distances:
 
     def queries(self, q: Tensor, rows: Tensor) -> Tensor:
         """Return q_t . r(s - t), (batch, heads, T, S), for r (N, D) or (heads, N, D)."""
+        if (each := self._each(q, rows)) is not None:
+            return torch.einsum("bhtd,htsd->bhts" if each.ndim == 4 else "bhtd,tsd->bhts", q, each)
         dots = _dots(q, rows)
         if self.index is not None:
             return dots.gather(-1, self.index[:, None].expand(*dots.shape[:-1], -1))
@@ -224,6 +227,8 @@ class Distances:
 
     def keys(self, k: Tensor, rows: Tensor) -> Tensor:
         """Return k_s . r(s - t), (batch, heads, T, S), for r (N, D) or (heads, N, D)."""
+        if (each := self._each(k, rows)) is not None:
+            return torch.einsum("bhsd,htsd->bhts" if each.ndim == 4 else "bhsd,tsd->bhts", k, each)
         if self.index is not None:
             dots = _dots(k, rows)
             index = self.index.transpose(1, 2)[:, None]
@@ -232,6 +237,20 @@ class Distances:
         dots = _dots(k, rows.flip(-2))
         flat = dots.flatten(-2)[..., slots:]
         return flat.view(*flat.shape[:-1], slots, count - 1)[..., :length].transpose(-1, -2)
+
+    def _each(self, x: Tensor, rows: Tensor) -> Tensor | None:
+        """Return r(s - t), (T, S, D) or (heads, T, S, D), or None if products with all r are cheaper.
+
+        A sorted random subset of the positions (`Times`) has up to T x S distances, of which a query meets S.
+        """
+        length, slots = self.shape
+        if self.index is None or len(self.index) > 1:
+            return None
+        count, dim = rows.shape[-2:]
+        if count <= max(length, slots) or slots * dim > len(x) * count:
+            return None
+        each = rows.to(x.dtype).index_select(-2, self.index.flatten())
+        return each.view(*rows.shape[:-2], length, slots, dim)
 
     def weighted(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Return the sum over s of w_ts r(s - t), (batch, heads, T, D), of (batch, heads, T, S), (N, D)."""

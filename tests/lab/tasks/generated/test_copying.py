@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from floater.lab.tasks.corpora.problems.copying import copy, reverse, sort
+from floater.lab.tasks.corpora.problems.copying import copy, missing_duplicate, reverse, sort
 
 seeds, lengths = st.integers(0, 2**32 - 1), st.integers(1, 40)
 
@@ -40,3 +40,23 @@ def test_distinct_symbols_differ(length: int, more: int, seed: int) -> None:
     question = sort(length, length + more, True, np.random.default_rng(seed)).question
     assert len(set(question)) == length
     assert set(map(int, question)) <= set(range(length + more))
+
+
+@given(st.integers(2, 60), seeds)
+def test_the_missing_bit_is_in_the_other_copy(length: int, seed: int) -> None:
+    question, (bit,), counted, _ = missing_duplicate(length, np.random.default_rng(seed))
+    assert len(question) == counted == length
+    assert question[2 * (length // 2) :] == ["_"] * (length % 2)
+    halves = question[: length // 2], question[length // 2 : 2 * (length // 2)]
+    assert sorted(pair for pair in zip(*halves, strict=True) if pair[0] != pair[1]) == [("?", bit)] or [
+        pair for pair in zip(*halves, strict=True) if pair[0] != pair[1]
+    ] == [(bit, "?")]
+
+
+def test_a_missing_bit_is_hidden_anywhere_alike() -> None:
+    random = np.random.default_rng(0)
+    examples = [missing_duplicate(9, random) for _ in range(4000)]
+    counts = Counter((example.question.index("?"), *example.answer) for example in examples)
+    assert len(counts) == 16
+    assert max(counts.values()) < 4000 / 16 * 1.3
+    assert min(counts.values()) > 4000 / 16 * 0.7

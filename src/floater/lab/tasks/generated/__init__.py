@@ -4,7 +4,8 @@ Most are written as <s> question = answer </s> for a causal decoder, as in paper
 (Kazemnejad et al. 2023, "The impact of positional encoding on length generalization in Transformers"): there
 is one stack of blocks with one position model, and answers are at positions beyond those of the training.
 Formal languages and state tracking have a token of the answer at each token of the question instead.
-ListOps is a classification of the whole expression by an encoder, as in Long Range Arena (Tay et al. 2021).
+ListOps is a classification of the whole expression by an encoder, as in Long Range Arena (Tay et al. 2021);
+so are the missing bit of a string written twice and the distances in trees and graphs.
 """
 
 from __future__ import annotations

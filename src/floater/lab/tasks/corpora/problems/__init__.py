@@ -173,6 +173,15 @@ PROBLEMS = {
     "copy": _copied(copying.copy),
     "reverse": _copied(copying.reverse),
     "sort": _copied(copying.sort),
+    "missing_duplicate": Problem(
+        _even(lambda data, n, random: copying.missing_duplicate(n, random)),
+        lambda data: ["0", "1", copying.MISSING, copying.FILLER],
+        unit="tokens of the question",
+        tokens=lambda data, n: n + 1,  # <s> and the question
+        options=(),
+        refuse=_begin_at(2, "a bit written twice has 2"),
+        classes=2,
+    ),
     "addition": Problem(
         _even(lambda data, n, random: arithmetic.addition(n, data.least_first, random)),
         lambda data: [EQUALS, arithmetic.PLUS, *DIGITS],

@@ -10,10 +10,10 @@ class Options:
     """Settings of the generated examples; lengths are in the unit of the problem.
 
     Attributes:
-        problem: name of the problem: "copy", "reverse", "sort", "addition", "binary_addition", "sum",
-            "parity", "majority", "poly", "dyck", "tomita_4", "equal_counts", "flip_flop", "counting", "s3",
-            "s5", "lego", "recall", "passkey", "listops", "tree_distance", "graph_distance", "languages",
-            "reorder" or "repeat".
+        problem: name of the problem: "copy", "reverse", "sort", "missing_duplicate", "addition",
+            "binary_addition", "sum", "parity", "majority", "poly", "dyck", "tomita_4", "equal_counts",
+            "flip_flop", "counting", "s3", "s5", "lego", "recall", "passkey", "listops", "tree_distance",
+            "graph_distance", "languages", "reorder" or "repeat".
         lengths: least and greatest length of training examples.
         longest: greatest length of test examples; null takes 8 times the greatest training length.
         train: number of training examples.
