@@ -22,7 +22,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from floater.lab.tasks.corpora.cldr import draw
+from floater.lab.tasks.corpora.cldr import sample_pairs
 from floater.lab.tasks.corpora.cldr_items import CORE, ITEMS, pools_of
 from floater.lab.text.bpe import encode, train_bpe
 from floater.transformer import (
@@ -179,7 +179,7 @@ FAMILIES = {
 
 def corpus() -> tuple[list[Tensor], list[Tensor]]:
     """Return the English and the German sentences of the built-in corpus as ids (length,)."""
-    texts = draw(pools_of("en", "de", 0, ITEMS, CORE), 8_000, "0/pairs", (3, 20), None, set())
+    texts = sample_pairs(pools_of("en", "de", 0, ITEMS, CORE), 8_000, "0/pairs", (3, 20), None, set())
     tokenizer = train_bpe([side for pair in texts for side in pair], VOCABULARY)
     english, german = (
         [torch.from_numpy(ids).long() for ids in encode(tokenizer, side)] for side in zip(*texts, strict=True)

@@ -12,11 +12,12 @@ import json
 import sys
 from pathlib import Path
 
+import themed
 from matplotlib import pyplot
 
+from floater.lab.certificate.certified_model import CANDIDATES, Method
 from floater.lab.certificate.page import PAGE, write_page
 from floater.lab.certificate.record import Record
-from floater.lab.certificate.subject import CANDIDATES, Method
 from floater.lab.certificate.summary import PLAIN
 from floater.lab.training.files import write_json
 
@@ -41,27 +42,33 @@ def read(name: str) -> tuple[Record, list[Method]]:
 
 
 def draw(record: Record, measured: list[Method]) -> None:
-    """Draw the loss by position, on white."""
-    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
-    for method, windows in (
-        (PLAIN, True),
-        (PLAIN, False),
-        *((m, False) for m in record.ranked(measured)[:4]),
-    ):
-        width = 4 * record.size
-        bounds = [(low, min(low + width, record.length)) for low in range(0, record.length, width)]
-        losses = [(sum(pair) / 2, record.loss(method, *pair, windows)) for pair in bounds]
-        points = [(x, y) for x, y in losses if y is not None]
-        label = "unextended, in windows of 8,192" if windows else str(method)
-        if points:
-            axes.plot(
-                *zip(*points, strict=True), label=label, linewidth=1.3, linestyle="--" if windows else "-"
-            )
-    axes.axvspan(0, record.old, color="#eeeeee", zorder=0)
-    axes.set(xlabel="position of the token", ylabel="loss (nats/token)")
+    """Draw the loss beyond the old length minus that of windows, of the methods not worse than none."""
+    rows = []
+    for method in [*record.ranked(measured), PLAIN]:
+        change = record.difference(method, PLAIN, record.old, record.length, windows=True)
+        if change is not None:
+            rows.append((str(method).replace("=True", ""), change))
+    worst = rows[-1][1].value
+    rows = [row for row in rows if row[1].value <= worst]
+    figure, axes = pyplot.subplots(figsize=(6, 0.32 * len(rows) + 0.7), layout="constrained")
+    for y, (_, change) in enumerate(rows):
+        axes.plot([change.low, change.high], [y, y], color="#4477aa", linewidth=1.6)
+        axes.plot(change.value, y, "o", color="#4477aa", markersize=4.5)
+        axes.annotate(
+            f"{change.value:+.3f}",
+            (change.high, y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axes.axvline(0, color="#000000", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.invert_yaxis()
+    axes.set_xlabel(f"loss beyond {record.old:,} tokens minus that of windows of {record.old:,} (nats/token)")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(FOLDER / "loss.svg", metadata={"Date": None})
+    axes.margins(x=0.1)
+    (FOLDER / "loss.svg").write_text(themed.svg(figure, "loss"), encoding="utf-8")
 
 
 def main() -> None:
@@ -69,7 +76,7 @@ def main() -> None:
     for argument in sys.argv[1:]:
         name, _, report = argument.partition("=")
         store(name, Path(report))
-    pyplot.rcParams.update({"svg.hashsalt": "certificate", "svg.fonttype": "none", "font.size": 9})
+    pyplot.rcParams["font.size"] = 9
     for path in sorted(FOLDER.glob("*.json")):
         record, measured = read(path.stem)
         settings = record.settings

@@ -12,8 +12,8 @@ from pathlib import Path
 from certificates import read
 from tables import table, write_parts
 
+from floater.lab.certificate.certified_model import Method
 from floater.lab.certificate.record import Record, wilson
-from floater.lab.certificate.subject import Method
 from floater.lab.certificate.summary import PLAIN, short_change
 
 PAGE = Path(__file__).parent / "certificate.md"

@@ -185,7 +185,7 @@ def read(folder: Path) -> StoredResults:
 
 def positions(folder: Path, results: StoredResults) -> Iterator[panels.Section]:
     """Yield the figures of positions, drawn from the stored values."""
-    drawn = [variant.name for variant in figures.drawn(results)]
+    drawn = [variant.name for variant in figures.shown_variants(results)]
     with np.load(folder / "positions.npz") as file:
         arrays = {name: torch.from_numpy(file[name].astype(np.float32)) for name in file}
     for kind, models in results.stored["positions"].items():

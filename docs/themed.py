@@ -40,7 +40,7 @@ def svg(figure: Any, name: str, dark: Mapping[str, str] = MappingProxyType({})) 
     # the rest halves the file: no metadata, fonts of the style, pixels to a hundredth
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text, flags=re.DOTALL)
     text = re.sub(r" font-family: [^;\"]*;?| transform=\"rotate\(-0 [^)]*\)\"", "", text)
-    text = re.sub(r"(?<=[\d-]\.\d\d)\d+(?!\w)", "", text)
+    text = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(?<=[\d-]\.\d\d)\d+(?!\w)", "", tag[0]), text)
     text = re.sub(r"(?<=<g) id=\"\w+\"|; stroke-linejoin: miter|; stroke-linecap: square", "", text)
     text = re.sub(r"\s+", " ", text).replace("> <", "><") + "\n"
     for number, colour in enumerate(dark):

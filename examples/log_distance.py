@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings import Card, StackSpec, register
-from floater.encodings.relative.floater_relative import FloaterRelative, Solved
+from floater.encodings.relative.floater_relative import BiasVectors, FloaterRelative
 from floater.flow import FlowVectors
 
 
@@ -48,13 +48,13 @@ class DistanceMLP(FloaterRelative):
             for linear in self.flow.field.children():
                 linear.reset_parameters()
 
-    def _solved(self, u: Tensor, delta: Tensor) -> Solved:
+    def _solved(self, u: Tensor, delta: Tensor) -> BiasVectors:
         times = F.pad(u.reshape(-1, 1), (0, 0, 0, 1), value=self.span)
         starts = self.flow.start.flatten(0, 1)
         rows = [self.flow.field(times, start.expand(len(times), -1)) for start in starts]
         keys = {key: row for row, key in enumerate(product(self.flow.blocks, self.flow.names))}
         vectors = FlowVectors(rows, slice(None), keys, starts.dtype)
-        return Solved(vectors.projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
+        return BiasVectors(vectors.projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
 
 
 @register("floater_symmetric")

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from transformers import TrainerCallback
 
+from floater.lab.settings.keys import keys_of
 from floater.lab.tasks import Task
 from floater.lab.training import average
 from floater.lab.training.run_trainer import RunTrainer
@@ -113,3 +114,8 @@ def check_every_setting_acts(
         needed = {other: value for other, value in change.items() if other != name}
         before, after = replace(default, **needed), replace(default, **change)
         assert observe(before) != observe(after), f"{name} changes nothing"
+
+
+def undocumented(cls: type) -> list[str]:
+    """Name the dotted keys of settings that no ``Attributes:`` section explains."""
+    return [name for name, key in keys_of(cls).items() if not key.meaning]

@@ -32,6 +32,28 @@ def test_importing_imports_nothing_heavy() -> None:
     assert not set(modules) & set(HEAVY)
 
 
+def test_encodings_import_no_solver_of_others() -> None:
+    modules = run("import sys, floater.encodings; print(*sys.modules)")
+    assert "floater.flow.solve" in modules
+    assert not set(modules) & {"scipy", "torchdiffeq"}
+
+
+def test_the_import_of_the_solvers_does_not_depend_on_the_modes_of_the_first_solve() -> None:
+    """Tables of torchdiffeq would be without values, or without gradients, as long as the process lasts."""
+    code = """
+import torch
+from floater.flow import MLPField, solve
+field, start, times = MLPField(4), torch.zeros(1, 4), torch.tensor([1.0])
+torch.set_default_dtype(torch.bfloat16)
+with torch.device("meta"), torch.inference_mode():
+    solve(field, start, times, method="dopri5")
+solve(field, start, times, method="dopri5").sum().backward()
+modules = [vars(module) for name, module in sys.modules.items() if name.startswith("torchdiffeq._impl.")]
+print(*{(x.device.type, x.dtype) for names in modules for x in names.values() if torch.is_tensor(x)})
+"""
+    assert run(f"import sys{code}") == ["('cpu',", "torch.float64)"]
+
+
 def test_every_public_name_is_there() -> None:
     """Each at first use, in a process that has imported nothing else."""
     code = "import floater; print(*[getattr(floater, name).__module__ for name in floater.__all__])"

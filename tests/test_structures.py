@@ -9,17 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from floater import Positions
-from floater.structures import (
+from floater.structures import graphs, trees
+from floater.structures.graph_features import (
     distances,
-    graphs,
     intimacy,
     laplacian_vectors,
-    left_child_right_sibling,
     path_symbols,
     symbols,
-    trees,
     wl_colours,
 )
+from floater.structures.tree_features import left_child_right_sibling
 
 nx = pytest.importorskip("networkx")
 

@@ -40,6 +40,7 @@ VARIANTS = [
     ("self_extend", {"form": "leaky", "window": 2, "group": 3}),
     ("self_extend", {"form": "floor", "window": 2, "group": 3}),
     ("stick_breaking", {"attend_current": True}),
+    ("stick_breaking", {"remainder": True}),
     ("fope", {"learned": True}),
     ("dape", {"model": "fire"}),
     ("abacus", {"digits": [3, 6, 9, 1]}),

@@ -169,7 +169,7 @@ _OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "spe_sine": {"sines": st.integers(1, 3), "realizations": st.integers(1, 9), "gated": st.booleans()},
     "spr_absolute": {"sequence": st.sampled_from(["none", "add", "fuse"])},
     "spr_relative": {"reach": st.sampled_from([None, 2]), "blocks": _blocks},
-    "stick_breaking": {"attend_current": st.booleans()},
+    "stick_breaking": {"attend_current": st.booleans(), "remainder": st.booleans()},
     "structural": {"labels": st.integers(1, 3), "encoder": st.sampled_from(["attention", "cnn"])},
     "synthesizer": {"learned": st.booleans()},
     "t5": {

@@ -48,14 +48,6 @@ def test_no_paper_is_there_twice():
         assert len(values) == len(set(values))
 
 
-def test_entries_parse_with_a_library_of_bibtex():
-    bibtexparser = pytest.importorskip("bibtexparser")
-    text = bibtex(references().values())
-    assert text.isascii()
-    entries = bibtexparser.loads(text).entries
-    assert {entry["ID"] for entry in entries} == references().keys()
-
-
 def test_what_is_written_is_read_again():
     text = bibtex(references().values())
     assert text.isascii()

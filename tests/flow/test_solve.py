@@ -27,7 +27,7 @@ from floater.flow import (
     sinusoid,
     solve,
 )
-from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS
+from floater.flow.checks import ADAPTIVE_METHODS, FIXED_STEP_METHODS
 from floater.flow.solve import GRADIENTS, check_options
 
 ORDERS = {"euler": 1, "midpoint": 2, "heun2": 2, "heun3": 3, "rk4": 4}

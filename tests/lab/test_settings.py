@@ -11,8 +11,9 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from floater.lab.settings import SettingsError, convert, describe, dump, load, undocumented
+from floater.lab.settings import SettingsError, convert, describe, dump, load
 from floater.lab.settings.yaml_format import Dumper, NotYamlError, parse
+from helpers import undocumented
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from transformers.masking_utils import create_causal_mask, find_packed_sequence_
 from transformers.models.roberta.modeling_roberta import RobertaEmbeddings
 
 import floater
+from floater._hf import cache_in
 from floater.positions import build_positions
 from floater.testing.inputs import randomize_zeros
 
@@ -39,7 +40,7 @@ def test_left_padding_with_a_cache_and_chunked_prefill(chunk: int | None, beams:
     model, lengths = llama(), []
 
     def check(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        ids, cache = kwargs["position_ids"], kwargs["past_key_values"]
+        ids, cache = kwargs["position_ids"], cache_in(kwargs)
         mask, cached = kwargs["attention_mask"], cache.get_seq_length()
         valid = mask[:, cached:].bool()
         for options in ({}, {"position_ids": ids}):

@@ -114,6 +114,20 @@ def check(model: Any) -> None:
 
 
 @torch.no_grad()
+def check_cache(model: Any) -> bool:
+    """Compare a text read at once with one read in parts, beyond windows; False without a cache."""
+    ids = zoo.text(1, 32)
+    whole = model(input_ids=ids)[0]
+    cache = getattr(model(input_ids=ids[:, :30], use_cache=True), "past_key_values", None)
+    if cache is None:
+        return False
+    parts = [model(input_ids=ids[:, i : i + 1], past_key_values=cache, use_cache=True)[0] for i in (30, 31)]
+    scale = float(whole.abs().max())
+    torch.testing.assert_close(torch.cat(parts, 1), whole[:, 30:], rtol=0, atol=1e-4 * scale)
+    return True
+
+
+@torch.no_grad()
 def check_code(model: Any, folder: Path) -> None:
     """Compare a model with clocks with its exported code."""
     ids = zoo.text(2, 9)
@@ -131,7 +145,9 @@ def test_rotations_of_other_kinds_run_at_the_times_of_the_clock(name: str) -> No
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["cohere2", "deepseek_v3", "gemma4_text", "gpt_oss", "qwen3_next"])
+@pytest.mark.parametrize(
+    "name", ["cohere2", "deepseek_v3", "gemma4_text", "gpt_oss", "qwen3_next", "qwen4_exp_text"]
+)
 def test_caches_of_other_kinds_change_nothing(name: str) -> None:
     model, ids = clocked(name), zoo.text(2, 9)
     torch.nn.init.constant_(model.floater.bias, TWO)
@@ -143,8 +159,8 @@ def test_caches_of_other_kinds_change_nothing(name: str) -> None:
 
 @pytest.mark.slow
 def test_every_class_that_takes_a_clock_runs_at_its_times_also_as_exported_code(tmp_path: Path) -> None:
-    """Two minutes of a core."""
-    names, exported = [], []
+    """Four minutes of a core."""
+    names, exported, cached = [], [], []
     for name, model in accepted(clocked):
         # two take no positions, and rounding decides which two keys the last reads
         if name not in ("csm_depth_decoder_model", "dia_encoder", "hy_v4"):
@@ -152,11 +168,14 @@ def test_every_class_that_takes_a_clock_runs_at_its_times_also_as_exported_code(
             names.append(name)
         if name != "gpt_oss":  # its experts, by the default of files, want a larger width
             again = stir(clocked(name))
+            if name not in ("axk2", "bamba") and check_cache(again):  # without a clock they differ, too
+                cached.append(name)
             with contextlib.suppress(ExportError):  # no Auto class loads it
                 export(again, tmp_path / name, code=True)
                 check_code(again, tmp_path / name)
                 exported.append(name)
     assert len(names) > 130
+    assert len(cached) > 100
     assert len(exported) > 125
 
 

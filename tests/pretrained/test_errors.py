@@ -143,8 +143,8 @@ def test_a_sequence_of_modules_is_no_model() -> None:
     [
         ({"blocks": [2]}, "there are blocks 0 to 1"),
         ({"start": "sinusoidal"}, "start is 'sinusoidal'; it must be one of 'zero', 'small'"),
-        ({"injection": "add"}, "injection is 'add'; it must be one of 'qkv'"),
-        ({"delt": 0.1}, "unknown option 'delt' .* did you mean 'delta'"),
+        ({"injection": "qkv"}, "unknown option 'injection' of plug; there are: delta, time_scale, start, "),
+        ({"delt": 0.1}, "unknown option 'delt' of plug; did you mean 'delta'"),
         ({"share": "all"}, "share is 'all'"),
         ({"max_length": 0}, "max_length is 0"),
         ({"max_length": "long"}, "max_length is 'long'"),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors import safe_open
 
 import floater
 from floater import FloaterConfig
@@ -23,6 +24,7 @@ from floater.transformer import FloaterForCausalLM
 
 from . import zoo
 from .extended import ROTARY, build, build_inputs, extended
+from .tiny import tiny
 
 LONG = 100
 """Tokens of a text that is longer than in training."""
@@ -121,11 +123,171 @@ def test_transformers_4_reads_plain_models(tmp_path: Path) -> None:
     for number, (name, method, options) in enumerate(PLAIN):
         model = extended(name, method, **options)
         summary = floater.export(model, tmp_path / f"{number}")
-        if name in ("gpt_neox", "modernbert"):
+        if (name, method) in (("modernbert", "clex"), ("phi3", "clex")):
             assert "Transformers 4 does not read" in str(summary)
-        else:
+        elif name != "gemma2":  # its default attention leaves out the cap of logits there
             folders.append(_exported(model, tmp_path / f"{number}-read", name))
+    folders.append(_exported(extended("modernbert", "ntk"), tmp_path / "ntk", "modernbert"))
+    for how in ("flow", "clock", "self_extend", "log_n"):
+        folders.append(_exported(coded(how), tmp_path / how, "llama", code=True))
+    for method in ("yarn", "ntk"):
+        folders.append(_exported(older(method), tmp_path / f"older-{method}", "llama"))
     assert max(errors_alone(folders, python)) < 2e-6
+
+
+def coded(how: str) -> Any:
+    """A Llama with another base, for which code is written."""
+    config = copy.deepcopy(zoo.build("llama").config)
+    config.rope_parameters["rope_theta"] = 500.0
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    floater.extend(model, 128, "yarn" if how in ("flow", "clock") else how)
+    if how == "flow":
+        floater.plug(model, start="small", max_length=128)
+        zoo.noisy(model)
+        floater.bake(model, 128)
+    if how == "clock":
+        floater.plug(model, clock={}, start="small")
+    return model
+
+
+@pytest.mark.parametrize("how", ["flow", "clock", "self_extend"])
+def test_code_states_its_rotation_by_the_names_of_transformers_4(how: str, tmp_path: Path) -> None:
+    """It ignores those of version 5 without warning."""
+    model = coded(how)
+    floater.export(model, tmp_path, code=True)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    assert fields["rope_theta"] == 500.0
+    scaling = {name: value for name, value in model.config.rope_parameters.items() if name != "rope_theta"}
+    assert fields.get("rope_scaling", {"rope_type": "default"}) == scaling
+    inputs = build_inputs("llama", LONG)
+    torch.testing.assert_close(zoo.output(read(tmp_path), **inputs), zoo.output(model, **inputs))
+
+
+def older(method: str) -> Any:
+    """A Qwen2-VL whose configuration has the older name of the kind of its rotation."""
+    sizes = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    text = {**sizes, "num_key_value_heads": 1, "intermediate_size": 24, "max_position_embeddings": 64}
+    scaling = {"type": "mrope", "mrope_section": [2, 3, 3]}
+    torch.manual_seed(0)
+    config = transformers.Qwen2VLConfig(
+        text_config={**text, "rope_theta": 500.0, "rope_scaling": scaling},
+        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "patch_size": 4},
+        **{f"{name}_token_id": 36 + i for i, name in enumerate(("image", "video", "vision_start"))},
+    )
+    model = transformers.Qwen2VLForConditionalGeneration(config).eval()
+    floater.extend(model, 128, method)
+    return model
+
+
+@pytest.mark.parametrize("saved", [False, True])
+@pytest.mark.parametrize(("method", "kind"), [("yarn", "yarn"), ("ntk", "default")])
+def test_the_older_name_of_a_rotation_does_not_survive(
+    method: str, kind: str, saved: bool, tmp_path: Path
+) -> None:
+    """Transformers 4 prefers it, and vLLM refuses two that differ; a model may have been saved with both."""
+    model = older(method)
+    rope = model.config.text_config.rope_parameters
+    assert "type" not in rope
+    if saved:
+        rope["type"] = "mrope"
+    floater.export(model, tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    for name in ("rope_parameters", "rope_scaling"):
+        assert fields[name]["rope_type"] == kind
+        assert fields[name]["mrope_section"] == [2, 3, 3]
+        assert "type" not in fields[name]
+    again = transformers.Qwen2VLForConditionalGeneration.from_pretrained(tmp_path).eval()
+    inputs = build_inputs("llama", LONG)
+    torch.testing.assert_close(zoo.output(again, **inputs), zoo.output(model, **inputs))
+
+
+def test_a_scaling_by_its_older_name_is_made_wider_without_it() -> None:
+    config = transformers.LlamaConfig.from_dict({
+        **zoo.build("llama").config.to_dict(), "rope_parameters": None,
+        "rope_scaling": {"type": "dynamic", "factor": 2.0},
+    })  # fmt: skip
+    assert config.rope_parameters["type"] == "dynamic"
+    model = transformers.LlamaForCausalLM(config)
+    floater.extend(model, 256)
+    assert model.config.rope_parameters.keys() == {"rope_type", "rope_theta"}
+
+
+@pytest.mark.parametrize("name", ["gpt_neox", "mixtral"])
+def test_weights_have_the_names_of_the_first_release(name: str, tmp_path: Path) -> None:
+    """As in the files of `save_pretrained`; other readers know no others."""
+    model = build(name) if name == "gpt_neox" else tiny(name)
+    floater.extend(model, 128, "ntk")
+    model.save_pretrained(tmp_path / "saved")
+    floater.export(model, tmp_path / "exported")
+    names = []
+    for folder in ("saved", "exported"):
+        with safe_open(tmp_path / folder / "model.safetensors", "pt") as file:
+            names.append({*file.keys()})
+    assert names[0] == names[1]
+    assert not names[0] & model.state_dict().keys() >= model.state_dict().keys()
+    if name == "gpt_neox":
+        fields = json.loads((tmp_path / "exported" / "config.json").read_text())
+        rope = model.config.rope_parameters
+        assert (fields["rotary_pct"], fields["rotary_emb_base"]) == (0.5, rope["rope_theta"])
+
+
+@pytest.mark.parametrize("name", ["bamba", "dots3_note_text"])
+def test_infinity_and_fields_that_differ_among_layers_are_exported(name: str, tmp_path: Path) -> None:
+    model = tiny(name)
+    floater.extend(model, 128, "ntk")
+    floater.export(model, tmp_path / "plain")
+    again, ids = type(model).from_pretrained(tmp_path / "plain").eval(), zoo.text()
+    torch.testing.assert_close(zoo.output(again, input_ids=ids), zoo.output(model, input_ids=ids))
+
+
+@pytest.mark.parametrize("name", ["bamba", "dots3_note_text", "beam"])
+def test_code_is_written_for_such_models_and_for_layers_with_a_window_alone(
+    name: str, tmp_path: Path
+) -> None:
+    model, ids = tiny(name), zoo.text()
+    floater.plug(model, clock={})
+    floater.export(model, tmp_path, code=True)
+    torch.testing.assert_close(zoo.output(read(tmp_path), input_ids=ids), zoo.output(model, input_ids=ids))
+
+
+def test_code_reads_packed_rows_as_the_texts_alone(tmp_path: Path) -> None:
+    """Transformers tells them apart by position_ids, also in a compiled graph."""
+    floater.export(extended("llama", "self_extend", temperature=True), tmp_path, code=True)
+    model, lengths = read(tmp_path), (LONG, 24, 70)
+    texts = [zoo.text(1, length, seed=seed) for seed, length in enumerate(lengths)]
+    at = torch.cat([torch.arange(length) for length in lengths])[None]
+    inputs = {"input_ids": torch.cat(texts, 1), "position_ids": at, "use_cache": False}
+    expected = torch.cat([zoo.output(model, input_ids=text) for text in texts], 1)
+    torch.testing.assert_close(zoo.output(model, **inputs), expected, atol=1e-5, rtol=1e-5)
+    torch.compiler.reset()
+    graph = torch.compile(model, backend="eager")
+    torch.testing.assert_close(zoo.output(graph, **inputs), expected, atol=1e-5, rtol=1e-5)
+    window = torch.ones(1, 1, LONG, LONG, dtype=torch.bool).tril().triu(-20)
+    with pytest.raises(ValueError, match="the mask hides the first tokens of a text from later ones"):
+        model(texts[0], attention_mask=window)
+
+
+def test_exported_code_is_not_changed_or_written_again(tmp_path: Path) -> None:
+    for how in ("flow", "clock", "self_extend"):
+        floater.export(coded(how), tmp_path / how, code=True)
+        model, new = read(tmp_path / how), tmp_path / "new"
+        message = "FloaterLlamaForCausalLM is exported code, which cannot be {}; load the model that it was"
+        with pytest.raises(PlugError, match=message.format("plugged")):
+            floater.plug(model)
+        with pytest.raises(PlugError, match=message.format("plugged")):
+            floater.plug(model, clock={})
+        with pytest.raises(ExtendError, match=message.format("extended")):
+            floater.extend(model, 1024)
+        with pytest.raises(ExportError, match=message.format("written for vllm")):
+            floater.export(model, new, reader="vllm")
+        with pytest.raises(ExportError, match=message.format("written as code")):
+            floater.export(model, new, code=True)
+        assert not new.exists()
+        floater.export(model, tmp_path / f"{how}-again")
+        inputs = build_inputs("llama", LONG)
+        expected = zoo.output(model, **inputs)
+        torch.testing.assert_close(zoo.output(read(tmp_path / f"{how}-again"), **inputs), expected)
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -425,6 +587,9 @@ def test_a_directory_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ExportError, match="exists already"):
         floater.export(build("llama"), tmp_path)
+    for no_path in (None, "", 3):
+        with pytest.raises(ExportError, match=f"directory is {no_path!r}; it must be the path of a new or"):
+            floater.export(build("llama"), no_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", ["clex", "self_extend", "log_n"])

@@ -373,6 +373,21 @@ def test_phi3_knows_its_original_length() -> None:
             "beta_slow is 1.0; it must be below beta_fast, which is 0.5",
         ),
         ("llama", 1024, "yarn", {"truncate": 1}, "truncate is 1; it must be True or False"),
+        ("llama", 1024, "yarn", {"mscale": 2.0}, "mscale is 2.0, which LlamaModel reads only beside mscale_"),
+        (
+            "llama",
+            1024,
+            "yarn",
+            {"mscale_all_dim": 2.0},
+            "mscale_all_dim is 2.0, which LlamaModel reads only beside mscale and without attention_factor",
+        ),
+        (
+            "llama",
+            1024,
+            "yarn",
+            {"mscale": 2.0, "mscale_all_dim": 1.0, "attention_factor": 1.2},
+            "mscale is 2.0, which LlamaModel reads only beside mscale_all_dim and without attention_factor",
+        ),
         ("llama", 1024, "llama3", {"low_freq_factor": 9.0}, "low_freq_factor is 9.0; it must be below high_"),
         ("bert", 1024, "flow", {"special": 1}, "special is 1; it must be two whole numbers"),
         ("bert", 512**2 + 1, "hierarchical", {"special": (0, 0)}, "reaches 262144 positions"),
@@ -439,6 +454,24 @@ def test_a_rotation_of_patches_declares_no_length() -> None:
     )  # fmt: skip
     assert floater.extend(model, 128).old == 64
     assert model.config.text_config.rope_parameters["mrope_section"] == [2, 2, 2]
+
+
+def test_a_flow_is_extended_before_it_is_baked() -> None:
+    for name, length in (("llama", 128), ("bert", 1024), ("vit", 16)):
+        model = zoo.build(name)
+        floater.plug(model)
+        floater.bake(model, 64)
+        with pytest.raises(ExtendError, match="ed for 64 positions; extend it before it is baked"):
+            floater.extend(model, length)
+        if name == "llama":
+            with pytest.raises(ExtendError, match="this LlamaForCausalLM is baked for 64 positions"):
+                floater.extend(model.model, length)
+            assert model.config.rope_parameters["rope_type"] == "default"
+    enough = zoo.build("llama")
+    floater.plug(enough)
+    floater.bake(enough, 128)
+    assert floater.extend(enough, 128).new == 128
+    assert zoo.output(enough, input_ids=zoo.text(1, 100)).shape[1] == 100
 
 
 def test_a_model_of_this_library_is_not_extended() -> None:

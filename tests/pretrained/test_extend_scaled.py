@@ -30,6 +30,7 @@ from floater.pretrained import ExtendError
 from floater.pretrained.extending import rotary
 
 from . import zoo
+from .tiny import tiny
 
 SIZES: dict[str, Any] = {
     "vocab_size": 40, "pad_token_id": 1, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -184,6 +185,18 @@ def test_parts_that_read_the_factor_once_have_that_of_the_new_one(tmp_path: Path
     model.save_pretrained(tmp_path)
     again = DeepseekV3ForCausalLM.from_pretrained(tmp_path).eval()
     torch.testing.assert_close(logits(again, 200), logits(model, 200), rtol=1e-5, atol=1e-5)
+
+
+def test_attention_that_reads_one_number_of_yarn_takes_it_alone() -> None:
+    """DeepSeek's does, beside a stated factor of sines and cosines, too."""
+    for stated in ({}, {"attention_factor": 1.0}):
+        model = tiny("deepseek_v3")
+        before = model.layers[0].self_attn.scaling
+        floater.extend(model, 128, "yarn", mscale_all_dim=1.0, **stated)
+        ratio = (0.1 * math.log(2) + 1) ** 2
+        assert model.layers[0].self_attn.scaling == pytest.approx(before * ratio)
+    with pytest.raises(ExtendError, match="which DeepseekV3Model reads only beside mscale_all_dim and"):
+        floater.extend(tiny("deepseek_v3"), 128, "yarn", mscale=1.0)
 
 
 def test_a_decoder_rotates_like_the_encoder_whose_keys_it_reads() -> None:

@@ -6,6 +6,7 @@ from transformer_cases import POSITIONS, VOCABULARY, build_model, tokens
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from floater import FlowEncoder, PositionError
+from floater._hf import CACHE
 from floater.transformer import FloaterForCausalLM, FloaterForConditionalGeneration, FloaterForMaskedLM
 
 EVERY = pytest.mark.parametrize("case", POSITIONS)
@@ -214,3 +215,22 @@ def test_a_mask_that_does_not_cover_the_cached_tokens_is_refused():
         ValueError, match=r"the attention mask is \(2, 1\); it must be \(batch, 5\): 4 cached and 1 new"
     ):
         model(tokens(2, 1), attention_mask=torch.ones(2, 1), past_key_values=cache)
+
+
+@pytest.mark.parametrize("cls", [FloaterForCausalLM, FloaterForConditionalGeneration])
+@torch.no_grad()
+def test_a_cache_has_two_names_of_which_one_is_to_be_used(cls):
+    """Transformers 5.24 renamed `past_key_values` to `cache`."""
+    model, ids = build_model(cls, "rotary"), tokens(2, 6)
+
+    def read(step, **cache):
+        texts = {"decoder_input_ids": ids[:, step]} if cls is FloaterForConditionalGeneration else {}
+        return model(ids if texts else ids[:, step], **texts, **cache, use_cache=True)
+
+    whole = read(slice(0, 6)).logits
+    for name in ("past_key_values", "cache"):
+        first = read(slice(0, 4))
+        rest = read(slice(4, 6), **{name: first[CACHE]}).logits
+        torch.testing.assert_close(torch.cat([first.logits, rest], 1), whole, **CLOSE)
+    with pytest.raises(TypeError, match="past_key_values and cache are two names of one argument; give one"):
+        read(slice(4, 6), past_key_values=first[CACHE], cache=first[CACHE])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch._C import DispatchKey
 
 
-class Encoder(Protocol):
+class CompilableEncoder(Protocol):
     """The interface of a `FlowEncoder` to the operators.
 
     Attributes:
@@ -43,11 +43,11 @@ class Encoder(Protocol):
         """Return a copy with other parameters, in their order."""
 
 
-_encoders: WeakValueDictionary[int, Encoder] = WeakValueDictionary()
+_encoders: WeakValueDictionary[int, CompilableEncoder] = WeakValueDictionary()
 _numbers = count(1)
 
 
-def number(encoder: Encoder) -> int:
+def number(encoder: CompilableEncoder) -> int:
     """Return a new number for an encoder, by which `opaque` finds it; a copy needs another one."""
     new = next(_numbers)
     _encoders[new] = encoder
@@ -80,7 +80,7 @@ def _flow(
     return vectors.detach(), torch.tensor(vectors.requires_grad)
 
 
-def _evaluate(encoder: Encoder, positions: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+def _evaluate(encoder: CompilableEncoder, positions: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """Return all vectors (N T, blocks, names, dim), with gradients if they are on and no vector is reused."""
     pairs = zip(encoder.ordered_parameters(), parameters, strict=True)
     same = all(parameter.data_ptr() == argument.data_ptr() for parameter, argument in pairs)
@@ -161,7 +161,7 @@ def _differentiate(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
 _flow.register_autograd(_differentiate, setup_context=_keep)
 
 
-def _registered(number: int) -> Encoder:
+def _registered(number: int) -> CompilableEncoder:
     """Return the encoder of a number."""
     encoder = _encoders.get(number)
     if encoder is None:

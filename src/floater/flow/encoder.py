@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from floater.flow.cache import VectorCache, VectorTable
-from floater.flow.choices import check_length
+from floater.flow.checks import FIXED_STEP_METHODS, check_length
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solution import Solution
 from floater.flow.collocation.solver import solve_dense
@@ -22,7 +22,6 @@ from floater.flow.compiled import number, opaque
 from floater.flow.dynamics import check_module
 from floater.flow.errors import FlowError, SpanTooLong
 from floater.flow.precision import wide_dtype
-from floater.flow.runge_kutta import FIXED_STEP_METHODS
 from floater.flow.sharing import SharedSolve
 from floater.flow.solve import COLLOCATION, PAPER_STEPS, check_options, solve
 from floater.flow.vector_fields import ScaledField

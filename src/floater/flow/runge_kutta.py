@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from torchdiffeq._impl.adjoint import OdeintAdjointMethod, handle_adjoint_norm_
 from torchdiffeq._impl.odeint import SOLVERS
 
+from floater.flow.checks import ADAPTIVE_METHODS, FIXED_STEP_METHODS
 from floater.flow.dynamics import Dynamics
 from floater.flow.errors import FlowDiverged, FlowError, FlowStiff
 from floater.flow.precision import wide_dtype
 from floater.flow.second_derivatives import DISCRETE, refuse_second_derivatives
 from floater.flow.stiffness import failure
-
-ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
-# torchdiffeq's Adams methods are excluded: they assume steps of equal length, which ours are not.
-FIXED_STEP_METHODS = ("rk4", "midpoint", "euler", "heun2", "heun3")
 
 MAX_STEPS = 100_000
 """More steps than this take minutes; a solve that needs them is stiff or diverges."""

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from floater.flow.autograd import outside_inference_mode
-from floater.flow.choices import check_choice
+from floater.flow.checks import ADAPTIVE_METHODS, FIXED_STEP_METHODS, check_choice
 from floater.flow.collocation.plan import SolverState
 from floater.flow.collocation.solver import check_finite, solve_dense
 from floater.flow.dynamics import Dynamics, check_problem
 from floater.flow.errors import FlowDiverged
 from floater.flow.precision import wide_dtype
-from floater.flow.runge_kutta import ADAPTIVE_METHODS, FIXED_STEP_METHODS, check_steps, runge_kutta
 from floater.flow.units import has_known_kinks
 
 COLLOCATION = "collocation"
@@ -110,6 +109,8 @@ def solve(
     grid = torch.cat((times.new_full((1,), begin), times[1:] if begins else times))
     if automatic:
         rtol, atol = rtol / _STRICTER, atol / _STRICTER
+    with torch.device("cpu"):  # the first import is torchdiffeq's, whose constants are tensors
+        from floater.flow.runge_kutta import check_steps, runge_kutta
     adjoint = gradient == "adjoint"
     solution = runge_kutta(
         field, start, grid, method=method, rtol=rtol, atol=atol, step=step, adjoint=adjoint

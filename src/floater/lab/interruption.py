@@ -102,6 +102,13 @@ def deferred() -> Iterator[StopRequest]:
 
 
 @contextmanager
+def fatal() -> Iterator[None]:
+    """Let a signal end the process at once until the end of the block, in which no handler could run."""
+    with _handled_by(signal.SIG_DFL):
+        yield
+
+
+@contextmanager
 def _handled_by(handler: Any) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield

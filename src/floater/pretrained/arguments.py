@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from floater._hf import cache_in
 from floater.positions import Positions, build_positions
 from floater.positions.inputs import visible_keys
 from floater.positions.tracing import refuse_counting
@@ -42,7 +43,7 @@ def token_positions(
         >>> token_positions({"position_ids": torch.tensor([[2, 3, 1]])}, (1, 3), padding=1).query
         tensor([[0, 1, 0]])
     """
-    mask, cache, words = (arguments.get(name) for name in ("attention_mask", "past_key_values", "input_ids"))
+    mask, words, cache = arguments.get("attention_mask"), arguments.get("input_ids"), cache_in(arguments)
     cached, first = cached_length(cache), 0 if padding is None else padding + 1
     ids = arguments.get("position_ids")
     if isinstance(ids, Tensor) and ids.ndim == 3 and len(ids) in (3, 4):
@@ -105,7 +106,7 @@ def check_packed(arguments: Mapping[str, Any], config: Any, error: type[Exceptio
         )
     attention, caches = str(getattr(config, "_attn_implementation", None)), arguments.get("use_cache")
     caches = getattr(config, "use_cache", False) if caches is None else caches
-    if "flash" not in attention and (caches or arguments.get("past_key_values") is not None):
+    if "flash" not in attention and (caches or cache_in(arguments) is not None):
         raise error(
             f"texts packed by cu_seq_lens_q see each other in {attention!r} attention with a cache; pass "
             "use_cache=False"

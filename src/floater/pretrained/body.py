@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from floater._hf import cache_in
 from floater.encodings.sharded import follow_projection
 from floater.flow import FlowVectors
 from floater.positions import Positions
@@ -104,7 +105,7 @@ class Body:
             self.solve(self.site, positions)
         source = arguments.get("encoder_hidden_states")
         # is_updated: for each block, whether its keys of cross-attention are cached
-        updated = getattr(arguments.get("past_key_values"), "is_updated", None)
+        updated = getattr(cache_in(arguments), "is_updated", None)
         if self.reads_source and source is not None and not (updated and any(updated.values())):
             self.solve(self.cross, source_positions(arguments, source.shape[:2]))
         # in compiled code, checkpoints capture the vectors by themselves

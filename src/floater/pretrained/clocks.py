@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
+from floater._hf import cache_in
 from floater.encodings.checks import one_of
 from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype
@@ -29,7 +30,6 @@ LAYOUTS: Mapping[str, Callable[[Tensor], Tensor]] = {
 """Functions from the angles of the frequencies to those of the components of cosines and sines.
 
 The names say which components are rotated together; "once" has no second component."""
-_CACHES = ("past_key_values", "layer_past")
 _SMALL = 0.02
 
 
@@ -141,13 +141,14 @@ class Turn:
         clocks: Clocks = active(self.root.floater)
         wide = wide_dtype(hidden.device)
         sums = clocks(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
-        cache = next((kwargs[name] for name in _CACHES if kwargs.get(name) is not None), None)
+        cache = cache_in(kwargs)
         if cache is not None:
             sums = self._continued(cache, sums)
         frequencies = self._frequencies().to(device=hidden.device, dtype=wide)
         if clocks.rate == "angle":
             frequencies = torch.ones_like(frequencies)
-        angle = LAYOUTS[self.rotation.layout]((sums[:, 0] * frequencies).float())
+        sums = sums[:, 0, -cos.shape[1] :]  # some have rows for cached keys, too
+        angle = LAYOUTS[self.rotation.layout]((sums * frequencies).float())
         turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
         kwargs[ANGLES] = tuple(each.to(cos.dtype) for each in turned)
         return args, kwargs
@@ -157,7 +158,7 @@ class Turn:
         return cast(Tensor, getattr(self.root.get_submodule(holder), name))
 
     def _continued(self, cache: Cache, sums: Tensor) -> Tensor:
-        """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them."""
+        """Store sums (batch, 1, T, 1) after those of the cached tokens, and return all of them."""
         if not isinstance(cache, DynamicCache) or cache.offloading:
             raise PlugError(
                 "the sums of a clock are kept in a plain DynamicCache, the default of generate; this is "
@@ -178,8 +179,8 @@ class Turn:
             )
         if tokens:
             sums = sums + stored.keys[:, :, -1:]
-        stored.update(sums, sums[..., :0])
-        return sums
+        every: Tensor = stored.update(sums, sums[..., :0])[0]
+        return every
 
 
 def clock_options(clock: Mapping[str, Any]) -> dict[str, Any]:

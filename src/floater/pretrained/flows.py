@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from floater.encodings.absolute.floater import learned_field
 from floater.encodings.checks import is_number, one_of
 from floater.encodings.errors import PositionError
-from floater.encodings.registry import check_options, options
+from floater.encodings.registry import options
 from floater.encodings.relative.waves import UNCOVERED, covered
 from floater.encodings.sharded import gather_weights
+from floater.errors import nearest
 from floater.flow import FlowEncoder, FlowVectors, init_small_, init_zero_
-from floater.flow.choices import check_length, is_count
+from floater.flow.checks import check_length, is_count
 from floater.flow.solve import check_options as solve_options
 from floater.flow.vectors import as_slice
 from floater.positions.tracing import require
@@ -73,10 +74,11 @@ def complete_options(chosen: Mapping[str, Any]) -> dict[str, Any]:
         >>> complete_options({"delta": 0.2})["delta"]
         0.2
     """
-    check_options("floater", chosen)
-    values = {**options("floater"), "start": "zero", **chosen}
-    values.pop("blocks")
-    one_of("injection", values.pop("injection"), ("qkv",))
+    values = {**options("floater"), "start": "zero"}
+    del values["blocks"], values["injection"]
+    if unknown := sorted(chosen.keys() - values):
+        raise PositionError(f"unknown option '{unknown[0]}' of plug; {nearest(unknown[0], values)}")
+    values |= chosen
     one_of("start", values["start"], ("zero", "small"))
     one_of("share", values["share"], ("blocks", "none"))
     one_of("uncovered", values["uncovered"], UNCOVERED)

@@ -14,6 +14,9 @@ UNSAVED = "a plugged or extended model that is in no folder yet: save_pretrained
 """The `name_or_path` of a changed model. PEFT writes it into adapters as their base, and the directory that
 the model was loaded from contains the unchanged one."""
 
+CODE = "modeling_floater"
+"""Name of the file of exported code."""
+
 _WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
@@ -28,6 +31,22 @@ def inner(model: nn.Module) -> nn.Module:
     model = getattr(model, "_orig_mod", model)
     base = getattr(model, "get_base_model", None)
     return base() if callable(base) else model
+
+
+def check_not_code(model: nn.Module, error: type[ValueError], done: str) -> None:
+    """Refuse a model that is or contains one of exported code, whose class holds its positions.
+
+    Args:
+        model: any model.
+        error: class of the error.
+        done: what is refused, as a participle.
+    """
+    for part in model.modules() if isinstance(model, nn.Module) else ():
+        if type(part).__module__.rpartition(".")[2] == CODE:
+            raise error(
+                f"{type(part).__name__} is exported code, which cannot be {done}; load the model that it was "
+                "exported from, change that, and export again"
+            )
 
 
 def part_at(root: nn.Module, path: str) -> nn.Module | None:

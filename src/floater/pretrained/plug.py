@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.encodings.checks import chosen_blocks, one_of
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.pretrained.body import Body, Injection
 from floater.pretrained.clocks import add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError, table_of
@@ -21,6 +21,7 @@ from floater.pretrained.forward import observe
 from floater.pretrained.host import (
     UNSAVED,
     allow_to_run,
+    check_not_code,
     device_of,
     inner,
     keep_weights,
@@ -170,6 +171,7 @@ def _check_plain(model: nn.Module) -> None:
     name = type(model).__name__
     if plugged(model) is not None:
         raise PlugError(f"this {name} is plugged already; unplug it first")
+    check_not_code(model, PlugError, "plugged")
     if isinstance(model, nn.Sequential):
         inside = [path for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
         raise PlugError(

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from floater.encodings.errors import PositionError
 from floater.errors import first_line
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.guard import original
 from floater.pretrained.card import write_card
 from floater.pretrained.clocks import Clocks

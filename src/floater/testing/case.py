@@ -1,4 +1,4 @@
-"""What a check is run on: an encoding with options, in a stack of blocks."""
+"""The subject of a check: an encoding with options, in a stack of blocks."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from floater.testing.inputs import MASK, embeddings, mask_positions
 
 _PAST_THE_LAST_BUCKET = 160
 _ROUNDING = 1e-12
-"""What kernels leave of a gradient that is zero, in shares of the largest one."""
+"""The remainder of a gradient that is zero but for the rounding of kernels, in shares of the largest one."""
 _MOSTLY = 0.25
 """A share of the rows: some units of a network may be idle."""
 

@@ -16,7 +16,7 @@ from transformers import Cache, PreTrainedModel
 
 from floater.encodings import PositionError, PositionModel
 from floater.flow import FlowEncoder
-from floater.flow.choices import check_length
+from floater.flow.checks import check_length
 from floater.flow.vector_fields import FieldLinear
 from floater.positions import Positions, build_positions, merge_positions
 from floater.positions.tracing import refuse_counting

@@ -9,6 +9,7 @@ from transformers import Cache
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from floater._hf import one_cache
 from floater.transformer.attention import Attention, CrossAttention, SharedInputs, Source
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
@@ -90,16 +91,18 @@ class Block(GradientCheckpointingLayer):
         self,
         x: Tensor,
         shared: SharedInputs,
-        past_key_values: Cache | None = None,  # by this name gradient checkpointing knows to leave it out
+        past_key_values: Cache | None = None,  # by its names gradient checkpointing knows to leave it out
         layer: int | None = None,
         earlier: Earlier | None = None,
         source: Source | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Apply the block to (batch, T, dim).
 
         `source` is for a block with `cross`. The other arguments are those of `Attention.forward`.
         """
-        layer, cache, position = self.layer if layer is None else layer, past_key_values, shared.position
+        layer, position = self.layer if layer is None else layer, shared.position
+        cache = one_cache(past_key_values, cache)
         if earlier is not None and self.attention_residual.norm_first:
             earlier = Earlier(self.attention_residual.norm(earlier.hidden), earlier.state)
 

@@ -221,10 +221,10 @@ class FloaterForQuestionAnswering(FloaterHead):
         Raises:
             ValueError: if only one of the positions is given.
         """
-        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
-        start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         if (start_positions is None) != (end_positions is None):
             raise ValueError("give both start_positions and end_positions, or neither")
+        outputs = self.model(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        start, end = self.qa_outputs(outputs.last_hidden_state).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             loss = (F.cross_entropy(start, start_positions) + F.cross_entropy(end, end_positions)) / 2

@@ -15,6 +15,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+from floater._hf import CACHE
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.composed.parts import named, resolved
 from floater.encodings.errors import PositionError
@@ -140,7 +141,7 @@ class FloaterConfig(PreTrainedConfig):
     """
 
     model_type = "floater"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
+    keys_to_ignore_at_inference = [CACHE]  # noqa: RUF012
     base_model_tp_plan = _TP_PLAN
 
     vocab_size: int = 32000

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedModel
 
+from floater._hf import CACHE
 from floater.flow import FlowEncoder
 from floater.positions import build_positions, continue_positions
 from floater.transformer.base import cached_length, require_positions
@@ -74,7 +75,7 @@ class FloaterGenerationMixin(GenerationMixin):
         if (positions := inputs.get(name)) is not None:
             ids = inputs[f"{prefix}input_ids"]
             queries = (inputs["inputs_embeds"] if ids is None else ids).shape[1]
-            length, tokens = cached_length(inputs.get("past_key_values")) + queries, positions.key.shape[1]
+            length, tokens = cached_length(inputs.get(CACHE)) + queries, positions.key.shape[1]
             if is_first_iteration and length > tokens:
                 raise ValueError(f"the {name} are of {tokens} tokens; the prompt has {length}")
             mask = inputs.get(f"{prefix}attention_mask")

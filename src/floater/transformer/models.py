@@ -21,6 +21,7 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
+from floater._hf import CACHE, one_cache
 from floater.positions import Positions
 from floater.transformer.base import (
     FloaterPreTrainedModel,
@@ -74,6 +75,7 @@ class FloaterModel(FloaterPreTrainedModel):
         position_ids: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return hidden states of token ids (batch, T).
@@ -94,6 +96,7 @@ class FloaterModel(FloaterPreTrainedModel):
                 from the mask; short for `positions`. With cached tokens both must be equal.
             output_hidden_states: return the input of the first block and the output of each.
             output_attentions: return the attention weights, with `attn_implementation="eager"`.
+            cache: name of `past_key_values` since Transformers 5.24.
             kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
@@ -108,11 +111,12 @@ class FloaterModel(FloaterPreTrainedModel):
         """
         refuse(self, kwargs)
         x = embed(self.recipe, self.embedding, input_ids, inputs_embeds)
-        earlier = cached_length(past_key_values)
+        cache = one_cache(past_key_values, cache)
+        earlier = cached_length(cache)
         if memory is not None:
             if not isinstance(memory, Memory):
                 raise TypeError(f"memory is {memory!r}; it must be a Memory, such as Memory(128)")
-            if past_key_values is not None or positions is not None or position_ids is not None:
+            if cache is not None or positions is not None or position_ids is not None:
                 raise ValueError("a memory goes with neither a cache nor given positions")
             attention_mask, document_ids = memory.before(x, attention_mask, document_ids)
             earlier = memory.length
@@ -122,7 +126,7 @@ class FloaterModel(FloaterPreTrainedModel):
         if input_ids is not None:
             positions = positions.but(token=input_ids)
         with recording(self.encoder, output_hidden_states, output_attentions) as recorded:
-            hidden = self.encoder(x, positions, past_key_values, memory, reading)
+            hidden = self.encoder(x, positions, cache, memory, reading)
         return recorded.output(hidden)
 
 
@@ -255,24 +259,26 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         positions: Positions | None = None,
         reading: Reading | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Return logits (batch, T, vocabulary), and with labels (batch, T), -100 ignored, the mean loss.
 
         Labels are the inputs: the loss compares each with the logits one token earlier. The first token of
-        a packed document is not predicted, as no token of the document precedes it. `use_cache` keeps
-        keys and values in `past_key_values`; the default is `config.use_cache`, but False with labels or in
-        training mode, or with a `memory`. `num_items_in_batch` replaces the number of labels that the loss
+        a packed document is not predicted, as no token of the document precedes it. `use_cache` returns
+        a cache of keys and values; the default is `config.use_cache`, but False with labels or in training
+        mode, or with a `memory`. `num_items_in_batch` replaces the number of labels that the loss
         is divided by. The other arguments are those of `FloaterModel.forward`.
         """
         caches = self.uses_cache(use_cache, labels) and kwargs.get("memory") is None
-        if caches and past_key_values is None:
-            past_key_values = DynamicCache()
+        cache = one_cache(past_key_values, cache)
+        if caches and cache is None:
+            cache = DynamicCache()
         outputs = self.model(
             input_ids,
             attention_mask,
             inputs_embeds,
-            past_key_values,
+            cache,
             positions=positions,
             reading=reading,
             return_dict=True,
@@ -289,7 +295,7 @@ class FloaterForCausalLM(FloaterHead, FloaterGenerationMixin):
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
-            past_key_values=past_key_values,
+            **{CACHE: cache},
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

@@ -15,7 +15,7 @@ from floater.encodings import PositionError
 from floater.encodings.checks import one_of
 from floater.encodings.composed.parts import Composite
 from floater.encodings.model import PositionModel
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
 from floater.transformer.times import Times, check_names, placed

@@ -13,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, Cache, DynamicCache, EncoderDeco
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils.generic import can_return_tuple
 
+from floater._hf import CACHE, one_cache
 from floater.encodings import PositionError, catalogue
 from floater.positions import Positions
 from floater.transformer.base import (
@@ -219,6 +220,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         decoder_positions: Positions | None = None,
         position_ids: Tensor | None = None,
         decoder_position_ids: Tensor | None = None,
+        cache: Cache | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLM:
         """Return logits of each next target token.
@@ -251,6 +253,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
                 `positions`.
             decoder_position_ids: (batch or 1, T) positions of the target tokens; short for
                 `decoder_positions`. With cached tokens both must be equal.
+            cache: name of `past_key_values` since Transformers 5.24.
             kwargs: arguments that Hugging Face passes along; others are refused.
 
         Returns:
@@ -266,7 +269,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             if labels is None:
                 raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        cache: Any = past_key_values
+        cache = one_cache(past_key_values, cache)
         if self.uses_cache(use_cache, labels) and cache is None:
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         y = embed(self.recipe, self.embedding, decoder_input_ids, decoder_inputs_embeds)
@@ -310,7 +313,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         return Seq2SeqLM(
             loss=loss,
             logits=logits,
-            past_key_values=cache,
+            **dict[str, Any]({CACHE: cache}),
             decoder_hidden_states=recorded.hidden_states(hidden),
             decoder_attentions=tuple(recorded.attentions) or None,
             cross_attentions=tuple(recorded.cross) or None,

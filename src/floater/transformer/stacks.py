@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import Cache
 
+from floater._hf import CACHE
 from floater.encodings import PositionError, PositionModel, build, options
 from floater.encodings.sharded import gather_weights
 from floater.encodings.spec import Site
@@ -264,7 +265,7 @@ class Encoder(Stack):
             if memory is not None:
                 inputs.append(x)
                 earlier = Earlier(memory.hidden[layer], memory_state) if memory.length else None
-            x = block(x, shared, past_key_values=cache, layer=layer, earlier=earlier)
+            x = block(x, shared, **{CACHE: cache}, layer=layer, earlier=earlier)
         if memory is not None:
             memory.extend(inputs)
         return self.finish(x)
@@ -317,5 +318,5 @@ class Decoder(Stack):
         shared = SharedInputs(self.position, Uncast(state), visible, rule.temperature)
         x = self.start(x, state)
         for layer, block in self.steps():
-            x = block(x, shared, past_key_values=cache, layer=layer, source=read)
+            x = block(x, shared, **{CACHE: cache}, layer=layer, source=read)
         return self.finish(x)

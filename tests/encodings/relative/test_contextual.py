@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from relative_cases import (
@@ -36,6 +37,20 @@ def test_sandwich_is_a_product_of_sinusoids():
     assert torch.equal(model.prepare(Positions.arange(3, offset=37)).matrix[0], actual[:, -3:])
 
 
+@pytest.mark.parametrize("times", [False, True])
+def test_sandwich_in_double_precision_has_no_single_slopes(times):
+    model = build("sandwich", **(SIZES | {"dim": 8 * 6, "heads": 6})).double()
+    t = np.arange(40.0)
+    distance = np.abs(t[:, None] - t)
+    products = np.cos(distance[..., None] / 10000 ** (np.arange(0, 128, 2) / 128)).sum(-1)
+    at = Positions.times(torch.from_numpy(t)[None]) if times else Positions.arange(40)
+    actual = model.correlation(model.prepare(at), 0)[0].numpy()
+    assert actual.dtype == np.float64
+    for head in range(6):
+        wanted = 6 / (8 * (head + 1)) * (products - 64)
+        np.testing.assert_allclose(actual[head], wanted, rtol=1e-12)
+
+
 def test_sandwich_has_gradients_in_times():
     model = build("sandwich", **SIZES).double()
     times = torch.tensor([[0.0, 0.7, 3.2]], dtype=torch.double, requires_grad=True)
@@ -67,6 +82,17 @@ def test_forget_gates_are_those_of_x_transformers():
         actual.masked_fill(LATER, 0), other(x).masked_fill(LATER, 0), rtol=1e-5, atol=1e-5
     )
     torch.testing.assert_close(actual, actual.transpose(-1, -2))
+
+
+def test_forget_gates_start_at_one_half():
+    model = build("forgetting", **SIZES)
+    assert not model.gate_bias.any()
+    other = build("forgetting", **SIZES, start=5.0)  # as x-transformers
+    assert bool((other.gate_bias == 5).all())
+    x, q = torch.zeros(1, 4, DIM), torch.zeros(1, HEADS, 4, WIDTH)
+    torch.testing.assert_close(
+        gated(model, q, q, x, Positions.arange(4))[0, 0, 3].exp(), torch.tensor([1 / 8, 1 / 4, 1 / 2, 1.0])
+    )
 
 
 def test_a_key_carries_its_gate_and_the_dot_product_does_not_see_it():

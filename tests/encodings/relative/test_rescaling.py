@@ -166,7 +166,7 @@ def test_llama_attends_the_same(scaling):
             {"rope_type": "ntk", "factor": 2.0},
             "rope_type is 'ntk'; it must be one of 'linear', 'dynamic', 'yarn'",
         ),
-        ({"rope_type": "yarn"}, "factor of scaling is None; it must be at least 1"),
+        ({"rope_type": "yarn"}, "scaling has no 'factor', which rope_type 'yarn' needs"),
         ({"rope_type": "linear", "factor": 0.5}, "factor of scaling is 0.5; it must be at least 1"),
         ({**LINEAR, "beta_fast": 32}, "scaling has 'beta_fast'; rope_type 'linear' takes factor and"),
         ({**YARN, "beta_slow": 64}, "beta_fast is 32.0; it must be above beta_slow, 64"),

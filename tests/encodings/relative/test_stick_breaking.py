@@ -1,5 +1,6 @@
 """Stick-breaking attention against loops over keys, and the sum of its weights."""
 
+import numpy as np
 import pytest
 import torch
 from relative_cases import DIM, HEADS, SIZES
@@ -33,6 +34,58 @@ def test_nearer_keys_take_their_share_first(causal, current):
         for t in range(7):
             wanted = broken(logits[head, t], t, seen[t].nonzero().flatten().tolist(), current)
             torch.testing.assert_close(actual[head, t], wanted)
+
+
+def with_remainder(logits, values, t, valid, causal, current):
+    """Output of one query in numpy: its keys in turn, then its value by what they leave."""
+    earlier = [s for s in range(t - 1, -1, -1) if valid[s]]
+    later = [] if causal else [s for s in range(t + 1, len(valid)) if valid[s]]
+    keys = [t] if current else []
+    for i in range(max(len(earlier), len(later))):
+        keys += [*earlier[i : i + 1], *later[i : i + 1]]
+    out, left = np.zeros(values.shape[-1]), 1.0
+    for s in keys:
+        share = left / (1 + np.exp(-logits[s]))
+        out, left = out + share * values[s], left - share
+    return out + left * values[t]
+
+
+@pytest.mark.parametrize("current", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_querys_value_takes_the_weight_that_is_left(causal, current):
+    torch.manual_seed(0)
+    model = build("stick_breaking", **SIZES, causal=causal, attend_current=current, remainder=True)
+    logits = 2 * torch.randn(2, HEADS, 7, 7, dtype=torch.double)
+    values = torch.randn(2, HEADS, 7, 3, dtype=torch.double)
+    mask = torch.tensor([[1] * 7, [0, 0, 0, 1, 1, 1, 1]])
+    seen = mask.bool()[:, None, None]
+    if causal:
+        seen = seen & torch.ones(7, 7, dtype=torch.bool).tril()
+    context = AttentionContext(model.prepare(Positions.from_mask(mask)), 0)
+    actual = model.weights(logits.masked_fill(~seen, -torch.inf), context)
+    for b, head, t in np.ndindex(2, HEADS, 7):
+        if mask[b, t]:
+            arrays = logits[b, head, t].numpy(), values[b, head].numpy()
+            wanted = with_remainder(*arrays, t, mask[b].tolist(), causal, current)
+            torch.testing.assert_close(actual[b, head, t] @ values[b, head], torch.from_numpy(wanted))
+            assert float(actual[b, head, t].sum()) == pytest.approx(1, abs=1e-12)
+
+
+def test_a_cached_query_takes_the_remainder_of_its_own_slot():
+    whole, positions = torch.randn(1, HEADS, 6, 6), Positions.arange(6)
+    model = build("stick_breaking", **SIZES, causal=True, remainder=True)
+    logits = whole.masked_fill(~torch.ones(6, 6, dtype=torch.bool).tril(), -torch.inf)
+    wanted = model.weights(logits, AttentionContext(model.prepare(positions), 0))
+    context = AttentionContext(model.prepare(Positions.arange(2, offset=4)), 0)
+    torch.testing.assert_close(model.weights(logits[:, :, -2:], context), wanted[:, :, -2:])
+    torch.testing.assert_close(wanted[:, :, 0, 0], torch.ones(1, HEADS))  # it sees nothing else
+
+
+def test_rounding_makes_no_remainder_negative():
+    model = build("stick_breaking", **SIZES, causal=True, remainder=True)
+    context = AttentionContext(model.prepare(Positions.arange(1, offset=199)), 0)
+    actual = model.weights(torch.linspace(-3, 3, 200).view(1, 1, 1, 200), context)
+    assert 0 <= float(actual[..., -1]) < 1e-12
 
 
 def test_large_logits_take_all_and_small_ones_leave_it():

@@ -9,8 +9,8 @@ from structural_cases import LABELS, OPTIONS, ROWS, SIZES, TREES, encoder, qk
 
 from floater import PositionError, Positions, build, catalogue
 from floater.encodings import AttentionContext
+from floater.encodings.structural.base import mixture, scores
 from floater.encodings.structural.floater_tree import path_lengths
-from floater.encodings.structural.structured import mixture, scores
 from floater.structures import trees
 from floater.transformer import FloaterConfig, FloaterForCausalLM, FloaterForMaskedLM
 

@@ -7,7 +7,7 @@ from structural_cases import SIZES
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
-from floater.structures import intimacy, wl_colours
+from floater.structures.graph_features import intimacy, wl_colours
 
 pytest.importorskip("torch_geometric")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from floater.lab.certificate.certified_model import Method
 from floater.lab.certificate.page import write_page
 from floater.lab.certificate.record import Record, wilson
-from floater.lab.certificate.subject import Method
 from floater.lab.certificate.summary import PLAIN, choose, claims
 
 A, B = Method("self_extend"), Method("yarn")

@@ -365,10 +365,10 @@ def test_named_comparisons_are_made_besides_those_with_the_baseline() -> None:
         assert now.p is not None
         assert before.p is not None
         assert now.p >= before.p
-    assert summary.answer(actual)[0] == "Best mean: `high` in every score."
-    assert summary.answer(actual)[1].startswith("`high` against `low`: significantly better in ")
+    assert summary.answer(actual)[-1] == "Best mean, whether significant or not: `high` in every score."
+    assert summary.answer(actual)[0].startswith("`high` against `low`: significantly better in ")
     assert [row[0].text for row in tables.answer(actual).rows] == ["high − low", "low − none"]
-    assert summary.answer(plain)[1].startswith("Significantly better than `none` in some column: `high`")
+    assert summary.answer(plain)[0].startswith("Significantly better than `none` in some column: `high`")
 
 
 @pytest.mark.parametrize("texts", [("tok:zh", "tok:zh"), ("tok:char", "tok:ja-mecab")])

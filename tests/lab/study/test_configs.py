@@ -10,7 +10,7 @@ import pytest
 
 from floater.encodings import catalogue
 from floater.lab.settings import load
-from floater.lab.study.grid import grid, merged
+from floater.lab.study.grid import grid, merged, planned
 from floater.lab.study.report import write_report
 from floater.lab.study.results import Outcome, Results
 from floater.lab.study.settings import ShortToLong, StudySettings
@@ -37,6 +37,14 @@ def test_it_says_how_it_is_run(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[0]
     assert first == f"# floater study configs/study/{path.name}"
     assert settings.folder == f"runs/study/{path.stem}"
+
+
+@pytest.mark.parametrize("name", [path.stem for path in CONFIGS if path.stem not in TINY])
+def test_its_trials_have_valid_settings(name: str) -> None:
+    """Without the data: one trial that has not ends the study before any starts."""
+    settings = read(name)
+    trials = planned(replace(settings, seeds=settings.seeds[:1]), name).trials
+    assert trials or settings.checkpoints
 
 
 @pytest.mark.parametrize("name", TINY)

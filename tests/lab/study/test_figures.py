@@ -60,10 +60,10 @@ def test_losses_of_answers_of_one_token_are_no_line(tokens: list[int], drawn: bo
 def test_of_many_rows_the_baseline_and_the_best_are_drawn() -> None:
     rates = {"none": 0} | {f"variant{i}": i for i in range(40)}
     actual = build_study([*rates], [1], lambda variant, seed: np.arange(400) % 41 < rates[variant])
-    names = [variant.name for variant in figures.drawn(actual)]
+    names = [variant.name for variant in figures.shown_variants(actual)]
     assert names == ["none", *(f"variant{i}" for i in range(33, 40))]
     few = build_study(["none", "variant1"], [1], lambda variant, seed: np.zeros(400))
-    assert [variant.name for variant in figures.drawn(few)] == ["none", "variant1"]
+    assert [variant.name for variant in figures.shown_variants(few)] == ["none", "variant1"]
 
 
 def test_a_seed_that_failed_early_does_not_cut_the_learning_curve() -> None:
@@ -80,6 +80,15 @@ def test_a_seed_that_failed_early_does_not_cut_the_learning_curve() -> None:
     running = [replace(o, status="open", measured={}) for o in outcomes]
     (line,) = figures.learning(replace(actual, outcomes=running), "loss", "loss").axes[0].lines
     assert list(line.get_ydata()) == [17 / 3, 2.5, 2.0]
+
+
+def test_a_single_value_of_a_log_is_a_mark() -> None:
+    actual = build_study(["none"], [1], lambda variant, seed: np.ones(400))
+    for steps, marked in ([200], True), ([100, 200], False):
+        log = [{"step": step, "loss": 2.0} for step in steps]
+        outcomes = [replace(outcome, log=log) for outcome in actual.outcomes]
+        (line,) = figures.learning(replace(actual, outcomes=outcomes), "loss", "loss").axes[0].lines
+        assert (line.get_marker() != "None") == marked
 
 
 def test_bars_of_a_row_are_not_drawn_around_a_difference() -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from floater.lab.settings import SettingsError, undocumented
+from floater.lab.settings import SettingsError
 from floater.lab.study.settings import StudySettings, bounds
+from helpers import undocumented
 
 from .small import settings
 

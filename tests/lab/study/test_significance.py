@@ -12,8 +12,8 @@ from sacrebleu.significance import PairedTest
 from scipy.stats import norm, ttest_ind
 
 from floater.lab.study.significance import Difference, holm, paired_p, paired_t_p, resampled, welch_p
-from floater.lab.tasks import scores
 from floater.lab.tasks.measurement import METRICS
+from floater.lab.tasks.translation import bleu
 
 WORDS = ["ein", "Mann", "mit", "rotem", "Hut", "steht", "auf", "einer", "Straße", "."]
 
@@ -41,7 +41,7 @@ def test_with_one_seed_the_samples_are_sacrebleus(
     _, actual = PairedTest(named, {name: metric()}, [references], test_type="bs", n_samples=300)()
     wanted = actual[metric().corpus_score(systems[0], [references]).name][1].p_value
 
-    statistics = [scores.score(system, references).statistics[name] for system in systems]
+    statistics = [bleu.score(system, references).statistics[name] for system in systems]
     score = METRICS[name].score
     theirs, ours = (resampled(score, [part], 300) for part in statistics)
     difference = score(statistics[1].sum(0)) - score(statistics[0].sum(0))

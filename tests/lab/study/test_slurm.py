@@ -13,6 +13,7 @@ from floater.lab.settings import SettingsError
 from floater.lab.study import slurm_launcher
 from floater.lab.study.grid import grid
 from floater.lab.study.launch import choose_launcher
+from floater.lab.study.local_launcher import Refused
 from floater.lab.study.settings import Budget
 from floater.lab.study.slurm_launcher import SlurmLauncher
 
@@ -46,7 +47,7 @@ class Lost:
     job_id = "7"
     paths = SimpleNamespace(stderr="7.err")
 
-    def done(self) -> bool:
+    def done(self, force_check: bool = False) -> bool:
         return True
 
     def result(self) -> int:
@@ -69,13 +70,18 @@ def test_an_option_that_submitit_does_not_know_is_refused(tmp_path: Path) -> Non
         SlurmLauncher(Budget(), tmp_path, {"no_such_option": 1}, "local")
 
 
+def cluster(folder: Path, patch: pytest.MonkeyPatch, sbatch: str) -> None:
+    """Make a cluster whose sbatch is a script."""
+    for name, script in {"srun": "", "sbatch": sbatch}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
+    patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def test_a_job_gives_its_trial_the_cores_and_gpus_of_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, answer in {"srun": "", "sbatch": "Submitted batch job 7"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {answer}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    cluster(tmp_path, monkeypatch, "echo Submitted batch job 7")
     asked = settings(tmp_path, launcher="slurm")
     budget = Budget(processes=4, threads=2, trial_memory=3.5)
     SlurmLauncher(budget, tmp_path, {"slurm_partition": "gpu"}).start(grid(asked, "small").trials[0])
@@ -85,6 +91,58 @@ def test_a_job_gives_its_trial_the_cores_and_gpus_of_the_budget(
     assert wanted <= {line.removeprefix("#SBATCH ") for line in lines}
     (srun,) = (line for line in lines if line.startswith("srun "))
     assert "--cpus-per-task=8" in srun.split()
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "message"),
+    [
+        (
+            "echo 'sbatch: error: note' >&2; echo 'sbatch: error: invalid partition specified: gpuu' >&2\n"
+            "echo 'sbatch: error: Batch job submission failed' >&2; exit 1",
+            "sbatch: invalid partition specified: gpuu; Batch job submission failed; correct "
+            "slurm.slurm_partition",
+        ),
+        ("exit 1", "sbatch: it says nothing; correct slurm.*, as slurm.slurm_partition"),
+        ("echo all is well", 'sbatch: Could not make sense of sbatch output "all is well'),
+    ],
+)
+def test_a_job_that_is_refused_says_why_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    sbatch: str,
+    message: str,
+) -> None:
+    cluster(tmp_path, monkeypatch, sbatch)
+    launcher = SlurmLauncher(Budget(), tmp_path, {"slurm_partition": "gpuu", "timeout_min": 5})
+    with pytest.raises(Refused) as refusal:
+        launcher.start(grid(settings(tmp_path), "small").trials[0])
+    assert str(refusal.value).startswith(f"launcher is 'slurm': {message}")
+    assert len(str(refusal.value).splitlines()) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_job_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster(tmp_path, monkeypatch, "")
+    launcher = SlurmLauncher(Budget(), tmp_path, {})
+    (tmp_path / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        Refused, match=r"launcher is 'slurm': sbatch: No such file or directory; correct that"
+    ):
+        launcher.start(grid(settings(tmp_path), "small").trials[0])
+
+
+def test_slurm_is_asked_for_the_states_of_all_jobs_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a job that was cancelled from outside counts as running for ten minutes."""
+    asked, clock = list[bool](), [100.0]
+    monkeypatch.setattr(slurm_launcher, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(slurm_launcher._Job, "asked", 0.0)
+    running = SimpleNamespace(done=lambda force_check=False: asked.append(force_check))
+    jobs = [slurm_launcher._Job(SimpleNamespace(), running) for _ in range(2)]
+    for clock[0] in (100.0, 110.0, 159.0, 170.0):
+        assert [job.poll() for job in jobs] == [None, None]
+    assert asked == [True, False, False, False, False, False, True, False]
 
 
 @pytest.mark.parametrize(

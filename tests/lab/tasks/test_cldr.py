@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import kendalltau
 
-from floater.lab.tasks.corpora.cldr import BINS, bin_name, draw, split, tokens, write
+from floater.lab.tasks.corpora.cldr import BINS, bin_name, sample_pairs, split, tokens, write
 from floater.lab.tasks.corpora.cldr_items import CORE, ITEMS, LANGUAGES, pools_of
 
 SMALL = replace(CORE, draws=40)
@@ -19,7 +19,7 @@ DIRECTIONS = list(permutations(LANGUAGES, 2))
 
 def pairs(count, source="en", target="de", seed=0, *, min_tokens=3, max_tokens=79, mean_tokens=None, **items):
     pools = pools_of(source, target, seed, **{"items": ITEMS, "inventory": CORE, **items})
-    return draw(pools, count, f"{seed}/pairs", (min_tokens, max_tokens), mean_tokens, set())
+    return sample_pairs(pools, count, f"{seed}/pairs", (min_tokens, max_tokens), mean_tokens, set())
 
 
 def anchors(pair):

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import torch
 
@@ -121,12 +123,32 @@ def test_every_structural_row_runs_on_real_trees():
         ('{"words": ["a", "b"], "tags": ["D", ""]}', "column 'tags': element 2 is ''"),
         ('{"words": ["a", "b"], "tags": [0, -100]}', "column 'tags': element 2 is -100"),
         ('{"words": "[\'a\', \'b\']", "tags": "D N"}', "column 'words': .* is a printed list"),
+        ('{"words": "a b c", "tags": "[3, 1, 3]"}', r"column 'tags': '\[3, 1, 3\]' is a printed list; store"),
+        ('{"words": "[ 3 10]", "tags": "D N"}', "column 'words': .* is a printed list"),
+        ('{"words": "a", "tags": 3}', "line 1, column 'tags': 3 is neither a list of tags nor a text with"),
+        ('{"words": null, "tags": "D"}', "line 1, column 'words': None is neither a list of words"),
+        ('{"words": {"a": 1}, "tags": "D"}', "column 'words': {'a': 1} is neither a list of words"),
+        ('{"words": [["a"]], "tags": "D"}', r"column 'words': element 1 is \['a'\]; each must be a text or"),
+        ('{"words": [{"a": 1}], "tags": "D"}', "column 'words': element 1 is {'a': 1}; each must be a text"),
+        ('{"words": "a", "tags": [-100.0]}', "column 'tags': element 1 is -100.0; each word needs a tag"),
     ],
 )
 def test_missing_words_and_tags_of_a_table_are_refused(tmp_path, row, message):
     path = tmp_path / "t.jsonl"
     path.write_text(row + "\n")
     with pytest.raises(DataError, match=message):
+        read_sentences(path, structured=False)
+
+
+def test_bytes_are_no_tags_and_whole_numbers_are_the_same_in_every_type(tmp_path):
+    path = tmp_path / "t.parquet"
+    pa.parquet.write_table(pa.table({"words": [["a", "b"]], "tags": [[1.0, 2.0]]}), path)
+    assert read_sentences(path, structured=False)[0].tags == ["1", "2"]
+    pa.parquet.write_table(pa.table({"words": [["a"]], "tags": pa.array([b"D"])}), path)
+    with pytest.raises(DataError, match="row 1, column 'tags': b'D' is neither a list of tags nor a text"):
+        read_sentences(path, structured=False)
+    pa.parquet.write_table(pa.table({"words": [["a"]], "tags": [[b"D"]]}), path)
+    with pytest.raises(DataError, match="column 'tags': element 1 is b'D'; each must be a text or a whole"):
         read_sentences(path, structured=False)
 
 

@@ -10,7 +10,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from floater.lab.tasks.measurement import METRICS, Measurement, positions
-from floater.lab.tasks.scores import score
+from floater.lab.tasks.translation.bleu import score
 
 LINES = st.lists(st.sampled_from(["ein Hut", "ein roter Hut .", "der Mann", "auf dem", "", "x"]), min_size=1)
 

@@ -6,7 +6,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -118,6 +120,73 @@ def test_lines_within_a_cell_end_alike_in_every_kind_of_file(tmp_path: Path, end
         assert read_table(tmp_path / f"a.{kind}", ["text"]).texts("text") == ["one\ntwo\n\nthree"]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "folder", "declared"])
+def test_a_file_that_changed_is_read_anew_whatever_its_time(tmp_path: Path, kind: str) -> None:
+    import datasets
+    import pyarrow as pa
+
+    file = tmp_path / ("a.arrow" if kind == "arrow" else "test.parquet")
+    if kind == "declared":
+        features = [{"name": "text", "dtype": "string"}, {"name": "label", "dtype": "string"}]
+        card = json.dumps({"dataset_info": {"features": features}})
+        (tmp_path / "README.md").write_text(f"---\n{card}\n---\n")
+    source = tmp_path if kind in ("folder", "declared") else file
+    for text in ("old", "new"):
+        data = datasets.Dataset.from_dict({"text": [text], "label": ["1"]})
+        if kind == "arrow":
+            with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_file(sink, data.data.schema) as writer:
+                writer.write_table(data.data.table)
+        else:
+            data.to_parquet(file)
+        os.utime(file, (1, 1))
+        assert read_table(source, ["text"]).texts("text") == [text]
+
+
+def test_columnar_files_keep_the_names_of_labels(tmp_path: Path) -> None:
+    import datasets
+
+    features = datasets.Features(
+        text=datasets.Value("string"), label=datasets.ClassLabel(names=["no", "yes"])
+    )
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    data.to_parquet(tmp_path / "a.parquet")
+    data.save_to_disk(tmp_path / "saved")
+    (arrow,) = (tmp_path / "saved").glob("*.arrow")
+    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
+    (tmp_path / "label=3").mkdir()
+    data.to_parquet(tmp_path / "label=3" / "a.parquet")
+    for file in (
+        tmp_path / "a.parquet",
+        tmp_path / "a.parquet.gz",
+        tmp_path / "label=3" / "a.parquet",
+        arrow,
+    ):
+        assert read_table(file, ["text", "label"]).labels() == ["yes", "no"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_missing_mapping_hides_no_column(tmp_path: Path, kind: str) -> None:
+    import datasets
+
+    rows: list[dict[str, Any]] = [{"translation": None}, {"translation": {"de": "ja", "en": "yes"}}]
+    file = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        datasets.Dataset.from_list(rows).to_parquet(file)
+    table = read_table(file, ["source"], {"source": "translation.en"})
+    assert table.texts("source") == ["", "yes"]
+
+
+def test_a_folder_of_save_to_disk_is_no_data_set_of_the_hub(tmp_path: Path, monkeypatch) -> None:
+    import datasets
+
+    monkeypatch.chdir(tmp_path)
+    datasets.Dataset.from_list([{"text": "a"}]).save_to_disk("saved")
+    with pytest.raises(DataError, match="hf:saved: saved is a folder written by save_to_disk; leave out hf:"):
+        read_table("hf:saved", ["text"])
+
+
 def test_quotes_of_a_tsv_that_enclose_no_cell_are_literal(tmp_path: Path) -> None:
     file = tmp_path / "a.tsv"
     file.write_text('text\tlabel\n"Hi" he said\t1\n"all"\t0\n')
@@ -137,6 +206,12 @@ def test_a_quoted_cell_of_a_tsv_may_have_tabs_and_lines_that_are_no_rows(tmp_pat
         ("a.csv", b"text,label\na,b,1\n", "line 2: 3 cells.*a cell with the delimiter in it needs quotes"),
         ("a.csv", b'text,label\n"two\nlines",1\n"open,1\n', "line 4: a quote is never closed"),
         ("a.csv", b'text,label\n"a"b,1\n', "line 2: .*a quote within a cell is written twice"),
+        (
+            "a.csv",
+            b"text,label\na\rb,1\n",
+            "line 2: a carriage return within a cell; put quotes around the cell",
+        ),
+        ("a.tsv", b"text\tlabel\na\rb\t1\n", "line 2: a carriage return within a cell; remove it"),
         ("a.csv", b'label, text\n1, "b c"\n', "a.csv, line 2, column 'text': a blank precedes the quote of"),
         ("a.csv", b'label;text\n1;\t"b; c"\n', "line 2, column 'text': a blank precedes the quote of"),
         ("a.csv", b'label,text\n1,a\n1, "b,\nc"\n', "line 3, column 'text': a blank precedes the quote of"),

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from floater import PositionError
-from floater.lab.settings import SettingsError, make, undocumented
+from floater.lab.settings import SettingsError, make
 from floater.lab.tasks import registry, task
 from floater.lab.training.files import seal
+from helpers import undocumented
 
 
 @pytest.mark.parametrize("name", registry.BUILTIN)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from floater.lab.training.memory import peak_memory
+from floater.lab.training.peak_memory import peak_memory
 
 
 @pytest.mark.skipif(

@@ -119,5 +119,41 @@ def test_sharded_trainings_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["study", "study.yaml"],
+            "a study is one process; start it without torchrun and set budget.processes=4",
+        ),
+        (["evaluate", "run"], "floater evaluate is one process; start it without torchrun"),
+        (["init", "generated/copy"], "floater init is one process; start it without torchrun"),
+    ],
+)
+def test_a_command_of_one_process_refuses_several(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Several would write the same files: nothing is, and nothing is read."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"floater: WORLD_SIZE is 4, but {message}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_process_alone_is_not_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    alone = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "SLURM_NTASKS": "1", "SLURM_PROCID": "0"}
+    for name, value in (TORCHRUN | alone).items():
+        monkeypatch.setenv(name, value)
+    assert main(["init", "generated/copy", "copy.yaml"]) == 0
+
+
 def test_a_training_of_whole_weights_is_not_refused() -> None:
     refuse_sharding({"ACCELERATE_USE_FSDP": "false", "ACCELERATE_MIXED_PRECISION": "bf16"})

@@ -1,10 +1,12 @@
 """Several processes: the first may take long, each draws its own numbers, another number of them goes on."""
 
+import logging
 import os
 import signal
 import time
 from datetime import timedelta
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from floater.lab.settings import dump
 from floater.lab.training.messages import show_messages
 from floater.lab.training.processes import main_process_first
 from helpers import At, train_with
-from processes import in_two_processes
+from processes import in_process, in_two_processes
 
 from .small_run import TASK, settings
 
@@ -44,6 +46,35 @@ def encode_slowly(cache: Path) -> int:
 def test_the_others_wait_longer_than_a_collective(tmp_path: Path) -> None:
     printed = in_two_processes(encode_slowly, tmp_path / "cache", folder=tmp_path)
     assert all("encoded" in text for text in printed)
+
+
+class AtMessage(logging.Handler):
+    """Sends this process SIGTERM, a while after it says that it waits."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "waiting for" in record.getMessage():
+            Timer(1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+
+def wait_alone(run: Path) -> int:
+    logging.getLogger("floater").addHandler(AtMessage())
+    config = run.with_suffix(".yaml")
+    config.write_text(dump(settings(run)), encoding="utf-8")
+    return main(["train", str(config)])
+
+
+def test_a_process_that_waits_for_others_says_so_and_can_be_stopped(tmp_path: Path) -> None:
+    alone = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+        "WORLD_SIZE": "2",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
+    said = tmp_path / "said"
+    code = in_process(wait_alone, tmp_path / "run", said=said, seconds=60, **alone)
+    assert "waiting for WORLD_SIZE=2 processes at 127.0.0.1:0\n" in said.read_text(encoding="utf-8")
+    assert code == -signal.SIGTERM
 
 
 def refused(run: Path) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -15,8 +17,6 @@ from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
-
-_LINK = "https://arxiv.org/abs/1912.12333"
 
 
 @register("complex")
@@ -51,7 +51,7 @@ class Complex(Precise):
 
     card = Card(
         paper="Wang et al. 2020",
-        link=_LINK,
+        link="https://arxiv.org/abs/1912.12333",
         stacks={
             "encoder": "classification, translation",
             "causal": "language models",
@@ -143,17 +143,10 @@ class ComplexAttention(Complex):
         tensor([[[[5.]]]])
     """
 
-    card = Card(
-        paper="Wang et al. 2020",
-        link=_LINK,
-        stacks={
-            "encoder": "classification, translation",
-            "causal": "language models",
-            "decoder": "translation",
-        },
-        point="absolute",
+    card = replace(
+        Complex.card,
         equation="x_{t,k} exp(i w_k t); logits |q_t k_s*| / sqrt(d_h / 2) of complex q and k",
-        parameters="d // 2",
+        survey=None,
     )
 
     reads_products = True

@@ -3,6 +3,8 @@ Constraints into Transformer with Length-aware Positional Encodings (Oka et al. 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -16,8 +18,6 @@ from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
 from floater.flow.precision import wide_dtype
 from floater.positions import Positions
-
-_SURVEY = SurveyRow("APE", learnable=False, unbound=True, parameters="0")
 
 
 class LengthAware(PositionModel):
@@ -104,7 +104,7 @@ class LengthDifference(LengthAware):
         stacks={"decoder": "summaries"},
         point="absolute",
         equation="x_t + p; p_{2j} = sin((l - t) / 10000^{2j/d}), p_{2j+1} = cos((l - t) / 10000^{2j/d})",
-        survey=_SURVEY,
+        survey=SurveyRow("APE", learnable=False, unbound=True, parameters="0"),
     )
     kind = "difference"
 
@@ -130,13 +130,9 @@ class LengthRatio(LengthAware):
         floater.encodings.errors.PositionError: no target_length in the positions; ...
     """
 
-    card = Card(
-        paper="Takase and Okazaki 2019",
-        link="https://arxiv.org/abs/1904.07418",
-        stacks={"decoder": "summaries"},
-        point="absolute",
+    card = replace(
+        LengthDifference.card,
         equation="x_t + p; p_{2j} = sin(t / l^{2j/d}), p_{2j+1} = cos(t / l^{2j/d})",
-        survey=_SURVEY,
     )
     kind = "ratio"
 
@@ -164,13 +160,12 @@ class NoisyLength(LengthAware):
         4
     """
 
-    card = Card(
+    card = replace(
+        LengthDifference.card,
         paper="Oka et al. 2020",
         link="https://doi.org/10.18653/v1/2020.coling-main.319",
         stacks={"decoder": "translation"},
-        point="absolute",
         equation="x_t + p(t, l + noise) in training, x_t + p(t, l) else; p of ldpe or lrpe",
-        survey=_SURVEY,
     )
 
     def __init__(

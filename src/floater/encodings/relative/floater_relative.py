@@ -26,7 +26,7 @@ from floater.flow import FlowEncoder, FlowVectors, MLPField, init_small_
 from floater.positions import Positions
 
 
-class Solved(NamedTuple):
+class BiasVectors(NamedTuple):
     """Biases at a list of distances.
 
     Args:
@@ -173,7 +173,7 @@ class FloaterRelative(PositionBias):
         if self.decay is not None:
             self.decay.copy_(torch.tensor([-2.0, 0.0])[:, None, None].expand_as(self.decay))
 
-    def prepare(self, positions: Positions) -> Solved | BiasTable:
+    def prepare(self, positions: Positions) -> BiasVectors | BiasTable:
         if self.baked is not None or not (positions.query.is_floating_point() or self.normalise):
             return self.bias_table(Distances.of(positions, self.name))
         if not self.normalise and (step := spacing(positions)) is not None:
@@ -244,10 +244,10 @@ class FloaterRelative(PositionBias):
     def _log(self, delta: Tensor) -> Tensor:
         return torch.log1p(delta.abs().clamp(max=self.clip))
 
-    def _solved(self, u: Tensor, delta: Tensor) -> Solved:
+    def _solved(self, u: Tensor, delta: Tensor) -> BiasVectors:
         # always solve to the end of the training span, so that the plan can be reused in other batches
         times = F.pad(u.reshape(1, -1), (0, 1), value=self.span)
-        return Solved(self.flow(times).projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
+        return BiasVectors(self.flow(times).projected(self.readout), delta.reshape(-1, 1), tuple(u.shape))
 
     def _biases(self, directions: Sequence[Tensor], delta: Tensor, decay: Tensor | None) -> Tensor:
         """Return the biases (U, ..., heads) at distances (U, ..., 1) from those of each direction."""
@@ -265,7 +265,7 @@ class FloaterRelative(PositionBias):
     def attention_terms(self, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> AttentionTerms | None:
         return super().attention_terms(q, k, context) if isinstance(context.state, BiasTable) else None
 
-    def added(self, state: Solved | BiasTable, layer: int) -> DistanceBias | Tensor:
+    def added(self, state: BiasVectors | BiasTable, layer: int) -> DistanceBias | Tensor:
         if isinstance(state, BiasTable):
             return DistanceBias(state.distances, state.biases[:, layer].T)
         directions = [state.vectors.at(layer, name)[0, :-1] for name in self.flow.names]

@@ -29,7 +29,9 @@ class FoPE(PositionModel):
     and sin(w_i t). As in the released code, a and b are the identity, its rows spread over the frequencies,
     plus normal numbers of Xavier's size times `gain`; they are not trained. At most half of the pairs
     have a series. The others have a sine and a cosine of 1, which is not a rotation by zero but doubles their
-    products. As a differs from b, products do not depend on s - t alone.
+    products. As a differs from b, products do not depend on s - t alone. The paper's listing divides each
+    column of a and b by its sum, which the released code does only with `fourier_norm`, off by default, and
+    which is not here.
 
     Args:
         spec: the stack of blocks; head_dim must be a multiple of 4, and at least one period of

@@ -23,14 +23,15 @@ class Forgetting(PositionModel):
     Positions are not read, only the order of the tokens.
 
     The paper is causal; here a key after its query is forgotten by the tokens between, its own gate included:
-    log f_{t+1} + ... + log f_s. Gates start near one: w of the Transformer's own initial size, b as in
-    x-transformers. In the cache a key carries its gate as one more component.
+    log f_{t+1} + ... + log f_s. At the start w has the Transformer's own initial size and b is 0, as in the
+    released code, so that gates are about 1/2; x-transformers starts b at 5, where they are near one. In the
+    cache a key carries its gate as one more component.
 
     Args:
         start: initial b, the bias of the gates; the higher, the slower a key is forgotten at first.
 
     Example:
-        >>> model = Forgetting(StackSpec(dim=4, heads=2, layers=1, max_length=16), start=0.0)
+        >>> model = Forgetting(StackSpec(dim=4, heads=2, layers=1, max_length=16))
         >>> _ = nn.init.zeros_(model.weight)
         >>> x = torch.zeros(1, 3, 4)
         >>> context = AttentionContext(model.prepare(Positions.arange(3)), 0, x)
@@ -52,7 +53,7 @@ class Forgetting(PositionModel):
     stage = Stage.APPEND
     reads_content = False
 
-    def __init__(self, spec: StackSpec, *, start: float = 5.0) -> None:
+    def __init__(self, spec: StackSpec, *, start: float = 0.0) -> None:
         super().__init__(spec)
         self.start = start
         self.weight = nn.Parameter(torch.empty(spec.layers, spec.heads, spec.dim))

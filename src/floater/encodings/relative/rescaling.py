@@ -80,30 +80,34 @@ def rescaled(
             f"original_max_position_embeddings of scaling is {trained!r}; it must be a whole number of at "
             "least 1"
         )
-    valid = list(inspect.signature(_RULES[name]).parameters)[1:]
-    for key in arguments:
-        if key not in valid:
+    _check_values(name, arguments)
+    return _RULES[name](_Plain(dim, base, trained, device), **arguments)
+
+
+def _check_values(name: str, values: Mapping[str, Any]) -> None:
+    """Check the keys and values of a rule, except for lists, which a rule checks itself."""
+    _, *parameters = inspect.signature(_RULES[name]).parameters.values()
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    for key in values:
+        if key not in defaults:
             raise PositionError(
-                f"scaling has {key!r}; rope_type {name!r} takes {', '.join(valid)} "
+                f"scaling has {key!r}; rope_type {name!r} takes {', '.join(defaults)} "
                 "and original_max_position_embeddings"
             )
-    if name == "proportional":
-        arguments.setdefault("factor", 1.0)
-    if not is_number(arguments.get("factor")) or arguments["factor"] < 1:
-        raise PositionError(f"factor of scaling is {arguments.get('factor')!r}; it must be at least 1")
-    required = inspect.signature(_RULES[name]).parameters
-    for key in valid:
-        if key not in arguments and required[key].default is inspect.Parameter.empty:
+    for key, default in defaults.items():
+        value = values.get(key, default)
+        if value is inspect.Parameter.empty:
             raise PositionError(f"scaling has no {key!r}, which rope_type {name!r} needs")
-    for key, value in arguments.items():
         if key == "truncate":
             one_of("truncate of scaling", value, (True, False))
-        elif key in _LISTS or (value is None and required[key].default is None):
-            continue  # a rule checks its own lists
+        elif key == "factor":
+            if not is_number(value) or value < 1:
+                raise PositionError(f"factor of scaling is {value!r}; it must be at least 1")
+        elif key in _LISTS or value is default:
+            continue
         elif not is_number(value) or (key == "attention_factor" and value <= 0):
             above = " above 0" if key == "attention_factor" else ""
             raise PositionError(f"{key} of scaling is {value!r}; it must be a finite number{above}")
-    return _RULES[name](_Plain(dim, base, trained, device), **arguments)
 
 
 def _linear(x: _Plain, *, factor: float) -> Rescaled:
@@ -183,7 +187,7 @@ def _llama3(x: _Plain, *, factor: float, low_freq_factor: float, high_freq_facto
     return plain * kept + plain / factor * (1 - kept), 1.0
 
 
-def _proportional(x: _Plain, *, factor: float, partial_rotary_factor: float = 1.0) -> Rescaled:
+def _proportional(x: _Plain, *, factor: float = 1.0, partial_rotary_factor: float = 1.0) -> Rescaled:
     if not 0 <= partial_rotary_factor <= 1:
         raise PositionError(f"partial_rotary_factor is {partial_rotary_factor}; it must be between 0 and 1")
     turning = torch.arange(x.dim // 2, device=x.device) < int(partial_rotary_factor * x.dim // 2)

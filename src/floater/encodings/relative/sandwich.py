@@ -75,5 +75,5 @@ class Sandwich(PositionBias):
         products = [
             (part.double()[:, None] * at).cos().sum(-1) for part in values.split(max(_CHUNK // len(at), 1))
         ]
-        heads = torch.arange(1, self.spec.heads + 1, device=at.device) * (8 / self.spec.heads)
+        heads = torch.arange(1, self.spec.heads + 1, dtype=at.dtype, device=at.device) * (8 / self.spec.heads)
         return ((torch.cat(products) - self.width / 2) / heads[:, None]).to(at_least_float32(self.dtype))

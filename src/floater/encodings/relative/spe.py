@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -216,18 +217,13 @@ class ConvSPE(StochasticPositions):
         torch.Size([1, 3, 2, 64])
     """
 
-    card = Card(
-        paper="Liutkus et al. 2021",
-        link="https://arxiv.org/abs/2105.08399",
-        stacks={"encoder": "long-range tasks", "causal": "music"},
-        point="relative",
+    card = replace(
+        SineSPE.card,
         equation="E[A_{ts}] = sum_d q_{t,d} k_{s,d} ((1 - g_d) P_d(t - s) + g_d) / sqrt(d_h); "
         "P_d(t - s) = sum_i a_{d,i} b_{d,i+t-s}",
         parameters="2 * kernel * d + l * d",
-        exceptions={
-            "shift": "it is relative in the mean over its noise only",
-            "real": "a convolution counts tokens",
-        },
+        survey=None,
+        exceptions={**SineSPE.card.exceptions, "real": "a convolution counts tokens"},
     )
 
     def __init__(

@@ -21,15 +21,22 @@ class StickBreaking(PositionModel):
 
     A_ts = beta_ts prod_l (1 - beta_tl) with beta = sigmoid(q_t k_s / sqrt(d_h)) and l the keys between s and
     t: the nearest key with a large logit gets most weight, without any positional parameter. The weights of a
-    query sum to at most 1, and a query does not attend to itself, as in the released code. Positions are not
-    read, only the order of the tokens.
+    query sum to at most 1, and a query does not attend to itself, by default, as in the released code.
+    Positions are not read, only the order of the tokens.
 
     The paper is causal. In a stack that reads later keys, keys of both sides are taken by their distance in
     tokens, an earlier key before a later one as far: the geometric attention of the Neural Data Router
     (Csordas et al. 2022, section 3.2).
 
+    The released kernel returns the weighted sum and, separately, the remainder, 1 - sum of the weights. Its
+    test adds remainder times v_t. So did the authors' training engine (IBM/dolomite-engine), by a setting
+    `sb_remainder` that was on by default. It now multiplies the remainder with a learned vector of each head,
+    which is not here.
+
     Args:
         attend_current: whether a query attends to itself, first of all keys.
+        remainder: whether the query's value takes the weight that is left, 1 - sum; the weights of a query
+            then sum to 1.
 
     Example:
         >>> model = StickBreaking(StackSpec(dim=4, heads=1, layers=1, max_length=16, causal=True))
@@ -47,9 +54,9 @@ class StickBreaking(PositionModel):
     )
     derives_positions = True
 
-    def __init__(self, spec: StackSpec, *, attend_current: bool = False) -> None:
+    def __init__(self, spec: StackSpec, *, attend_current: bool = False, remainder: bool = False) -> None:
         super().__init__(spec)
-        self.attend_current = attend_current
+        self.attend_current, self.remainder = attend_current, remainder
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor | None]:
         """Return each query's own key, (T, S) bool, and the keys by their distance, (batch or 1, T, S)."""
@@ -78,4 +85,7 @@ class StickBreaking(PositionModel):
             index = nearest[:, None].expand_as(left)
             ordered = left.gather(-1, index)
             nearer = torch.zeros_like(left).scatter(-1, index, ordered.cumsum(-1) - ordered)
-        return (F.logsigmoid(wide) + nearer).exp().to(logits.dtype)
+        weights = (F.logsigmoid(wide) + nearer).exp()
+        if self.remainder:  # as a product, which rounding does not make negative
+            weights = weights + torch.where(diagonal, left.sum(-1, keepdim=True).exp(), 0.0)
+        return weights.to(logits.dtype)

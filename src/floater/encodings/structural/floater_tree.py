@@ -10,7 +10,7 @@ from floater.encodings.registry import register
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import BiasTable, FloaterRelative
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured
+from floater.encodings.structural.base import WHOLE, Structured
 from floater.positions import Positions
 from floater.structures import Structure
 

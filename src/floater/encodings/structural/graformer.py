@@ -13,7 +13,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured
+from floater.encodings.structural.base import WHOLE, Structured
 from floater.positions import Positions
 
 

@@ -11,10 +11,10 @@ from floater.encodings.card import Card, SurveyRow
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured
+from floater.encodings.structural.base import WHOLE, Structured
 from floater.flow import sinusoid
 from floater.positions import Positions
-from floater.structures import distances, intimacy, wl_colours
+from floater.structures.graph_features import distances, intimacy, wl_colours
 
 
 @register("graph_bert")

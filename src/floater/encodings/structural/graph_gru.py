@@ -14,7 +14,7 @@ from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, scores
+from floater.encodings.structural.base import WHOLE, PairVectors, Paths, Structured, scores
 from floater.positions import Positions
 
 

@@ -10,7 +10,7 @@ from floater.encodings.checks import at_least_one
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Paths, Structured
+from floater.encodings.structural.base import WHOLE, Paths, Structured
 from floater.positions import Positions
 
 

@@ -11,9 +11,9 @@ from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured
+from floater.encodings.structural.base import WHOLE, Structured
 from floater.positions import Positions
-from floater.structures import laplacian_vectors
+from floater.structures.graph_features import laplacian_vectors
 
 
 @register("laplacian")

@@ -8,9 +8,9 @@ from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured
+from floater.encodings.structural.base import WHOLE, Structured
 from floater.positions import Positions
-from floater.structures import walk_returns
+from floater.structures.graph_features import walk_returns
 
 
 @register("rwpe")

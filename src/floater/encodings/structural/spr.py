@@ -15,7 +15,7 @@ from floater.encodings.checks import at_least_one, chosen_blocks, one_of
 from floater.encodings.context import AttentionContext
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured, mixture, scores
+from floater.encodings.structural.base import WHOLE, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
 from floater.structures import Structure

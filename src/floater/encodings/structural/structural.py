@@ -12,7 +12,7 @@ from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import name_of, register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, PairVectors, Paths, Structured, mixture, scores
+from floater.encodings.structural.base import WHOLE, PairVectors, Paths, Structured, mixture, scores
 from floater.flow import sinusoid
 from floater.positions import Positions
 

@@ -11,9 +11,9 @@ from floater.encodings.card import Card, SurveyRow
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
-from floater.encodings.structural.structured import WHOLE, Structured
+from floater.encodings.structural.base import WHOLE, Structured
 from floater.positions import Positions
-from floater.structures import ancestors, left_child_right_sibling
+from floater.structures.tree_features import ancestors, left_child_right_sibling
 
 
 @register("tree")

@@ -11,6 +11,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
+from floater._hf import CACHE
 from floater.lab.training.model import inference
 
 SPEED_TOKENS = 9
@@ -50,7 +51,7 @@ def answer(
     """
     with inference(model):
         began = time.perf_counter()
-        cache = _generate(model, text, 1).past_key_values
+        cache = _generate(model, text, 1)[CACHE]
         prefill = time.perf_counter() - began
         size = _mebibytes(cache)
         if not _can_crop(cache):
@@ -82,7 +83,7 @@ def _generate(model: Any, ids: Sequence[int], tokens: int, cache: Any = None, le
     )
     rows = torch.tensor([[*ids]], device=model.device)
     return model.generate(
-        rows, attention_mask=torch.ones_like(rows), generation_config=config, past_key_values=cache
+        rows, attention_mask=torch.ones_like(rows), generation_config=config, **{CACHE: cache}
     )
 
 

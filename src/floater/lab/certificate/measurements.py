@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 import floater
 from floater.errors import DataError, first_line
 from floater.lab.certificate.answers import answer
+from floater.lab.certificate.certified_model import CertifiedModel, Method
 from floater.lab.certificate.loss import (
     Read,
     blocks,
@@ -28,12 +29,11 @@ from floater.lab.certificate.loss import (
 )
 from floater.lab.certificate.needles import KINDS, TASKS, TooShort, haystack
 from floater.lab.certificate.record import Record
-from floater.lab.certificate.subject import Method, Subject
 from floater.lab.study.trial import software
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.tasks.measurement import Array
 from floater.lab.training.files import read_record, write_json
-from floater.lab.training.memory import peak_memory, reset_peak_memory
+from floater.lab.training.peak_memory import peak_memory, reset_peak_memory
 
 FINALISTS = 3
 """Number of methods whose needles are measured: those with the lowest loss beyond the old length so far."""
@@ -111,7 +111,7 @@ def read_texts(paths: Sequence[str], tokenizer: PreTrainedTokenizerFast, length:
 
 
 def certify(
-    model: Subject,
+    model: CertifiedModel,
     tokenizer: PreTrainedTokenizerFast,
     measured: Sequence[Method],
     texts: Sequence[Text],
@@ -199,7 +199,7 @@ def _resume(path: Path, settings: dict[str, Any]) -> Record:
 
 
 def _units(
-    model: Subject, measured: Sequence[Method], texts: Sequence[Text], record: Record
+    model: CertifiedModel, measured: Sequence[Method], texts: Sequence[Text], record: Record
 ) -> Iterator[Unit]:
     """Yield the measurements, a text and a round of needles at a time, so that a stop leaves whole rounds."""
     plain = Method(None)
@@ -216,14 +216,16 @@ def _units(
                 yield from (Unit(kind, method, model.length, trial) for method in (*best[:FINALISTS], plain))
 
 
-def _weight(model: Subject, unit: Unit) -> float:
+def _weight(model: CertifiedModel, unit: Unit) -> float:
     """Estimate the relative cost of a measurement."""
     if unit.kind == "windows":
         return model.cost(model.old) * max(1, 2 * (model.length - model.old) // model.old)
     return model.cost(unit.length)
 
 
-def _measure(unit: Unit, model: Subject, tokenizer: PreTrainedTokenizerFast, text: Text) -> dict[str, Any]:
+def _measure(
+    unit: Unit, model: CertifiedModel, tokenizer: PreTrainedTokenizerFast, text: Text
+) -> dict[str, Any]:
     """Measure; a refused or failed extension is also a result."""
     body = model.load()
     try:
@@ -239,7 +241,7 @@ def _measure(unit: Unit, model: Subject, tokenizer: PreTrainedTokenizerFast, tex
 
 
 def _windows(
-    model: Subject, body: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: Text, seed: int
+    model: CertifiedModel, body: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: Text, seed: int
 ) -> Read:
     if model.kind == "masked":
         return masked_read(body, tokenizer, text.ids, model.old, seed)
@@ -252,7 +254,7 @@ def _whole(text: Text, first: Sequence[int]) -> Array:
 
 
 def _loss(
-    unit: Unit, model: Subject, body: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: Text
+    unit: Unit, model: CertifiedModel, body: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, text: Text
 ) -> dict[str, Any]:
     """Measure the loss at every position, and whether a short text is read as before."""
 
@@ -292,7 +294,7 @@ def _loss(
     }
 
 
-def _losses(model: Subject, read: Read) -> dict[str, Any]:
+def _losses(model: CertifiedModel, read: Read) -> dict[str, Any]:
     nats, tokens = blocks(read.nats, model.old // 32)
     return {"nats": nats, "tokens": tokens, "seconds": round(read.seconds, 2)}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from floater.lab.certificate.certified_model import Method
 from floater.lab.certificate.needles import TASKS
 from floater.lab.certificate.record import Record
-from floater.lab.certificate.subject import Method
 from floater.lab.certificate.summary import PLAIN, Claim, choose, claims, share, short_change, signed
 from floater.lab.study import figures
 from floater.lab.study.panels import Panel

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from floater.lab.certificate.subject import Method
+from floater.lab.certificate.certified_model import Method
 from floater.lab.tasks.measurement import Array
 
 WINDOWS = "windows"

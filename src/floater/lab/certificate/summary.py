@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from floater.lab.certificate.certified_model import Method
 from floater.lab.certificate.record import Interval, Record, wilson
-from floater.lab.certificate.subject import Method
 
 LOSS_GOAL, SHORT_GOAL, NEEDLES_GOAL = 0.05, 0.001, 0.8
 """Goals: nats beyond the old length, relative change of the loss within it, share of the needles found."""

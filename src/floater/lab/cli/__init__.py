@@ -56,12 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     """Run the command line and report an error in one line."""
-    _limit_threads(sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    _limit_threads(words)
     from floater.lab.cli.parser import parse  # here a signal that arrives meanwhile is handled
 
     code = 0
     try:
         parsed = parse(arguments)
+        if words[0] != "train" and os.environ.get("MASTER_ADDR"):  # without it there is one process
+            from floater.lab.training.launchers import refuse_several
+
+            refuse_several(os.environ, words[0])
         code = parsed.command(parsed) or 0
         sys.stdout.flush()
     except BrokenPipeError:

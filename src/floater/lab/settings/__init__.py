@@ -5,7 +5,7 @@ of a Google style docstring the meanings. Values are YAML 1.2; see `floater.lab.
 """
 
 from floater.lab.settings.loading import Tree, load, make, peek, read
-from floater.lab.settings.text import describe, dump, undocumented
+from floater.lab.settings.text import describe, dump
 from floater.lab.settings.values import SettingsError, convert
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "make",
     "peek",
     "read",
-    "undocumented",
 ]

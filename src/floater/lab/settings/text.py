@@ -51,8 +51,6 @@ def describe(cls: type, width: int = 100) -> str:
     >>> print(describe(Training))
     steps  int    required
     lr     float  0.001
-    >>> undocumented(Training)
-    ['steps', 'lr']
     """
     keys, lines = keys_of(cls), list[str]()
     types = {name: type_name(key.annotation) for name, key in keys.items()}
@@ -63,11 +61,6 @@ def describe(cls: type, width: int = 100) -> str:
         lines += textwrap.wrap(head, width, subsequent_indent=" " * left, break_on_hyphens=False)
         lines += textwrap.wrap(key.meaning, width, initial_indent=" " * 4, subsequent_indent=" " * 4)
     return "\n".join(lines)
-
-
-def undocumented(cls: type) -> list[str]:
-    """Name the dotted keys that no ``Attributes:`` section explains; see the example of `describe`."""
-    return [name for name, key in keys_of(cls).items() if not key.meaning]
 
 
 def _default(key: Key) -> str:

@@ -139,7 +139,7 @@ def _recolour(figure: Figure) -> None:
                 change(new if len(new) > 1 else new[0])
 
 
-def drawn(results: Results) -> list[Variant]:
+def shown_variants(results: Results) -> list[Variant]:
     """Choose the variants to draw: all, or of many the baseline, the compared ones and the best in rank."""
     variants = results.grid.variants
     if len(variants) <= _MOST:
@@ -187,7 +187,7 @@ def lines(
 
 def score_by_length(results: Results, columns: Sequence[Column], less: Variant | None = None) -> Figure:
     """Draw a score in each bin of length, or its difference from a variant: a line for each variant."""
-    variants = drawn(results)
+    variants = shown_variants(results)
     (figure, axes), ends = _panel(), list[_End]()
     zeros = [results.value(less, column) if less else Value([0.0], 1) for column in columns]
     for index, variant in enumerate(variants):
@@ -229,7 +229,7 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
 
 def loss_by_position(results: Results, test: str) -> Figure:
     """Draw the loss per token by its position in its example, in steps that widen with it."""
-    variants = drawn(results)
+    variants = shown_variants(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
         measurements = [o.measured[test] for o in results.outcomes_of(variant) if test in o.measured]
@@ -250,7 +250,7 @@ def learning(results: Results, key: str, label: str) -> Figure:
 
     For a variant without a scored seed, running and failed ones are shown.
     """
-    variants = drawn(results)
+    variants = shown_variants(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
         logs = results.outcomes_of(variant) or [
@@ -262,7 +262,7 @@ def learning(results: Results, key: str, label: str) -> Figure:
             steps = sorted({step for curve in series for step in curve})
             values = [np.interp(steps, [*s], [*s.values()], left=math.nan, right=math.nan) for s in series]
             least, mean, most = (each(values, axis=0) for each in (np.nanmin, np.nanmean, np.nanmax))
-            look = _look(variants, index, marks=False)
+            look = _look(variants, index, marks=len(steps) == 1)
             axes.plot(steps, mean, **look)
             ends.append(_End(variant.name, (steps[-1], float(mean[-1])), look["color"]))
             axes.fill_between(steps, least, most, color=look["color"], alpha=0.18, lw=0)
@@ -271,7 +271,7 @@ def learning(results: Results, key: str, label: str) -> Figure:
 
 def cost(results: Results, column: Column, key: str, label: str) -> Figure:
     """Draw a score against a cost: a mark for each variant, with the spread of its seeds."""
-    variants = drawn(results)
+    variants = shown_variants(results)
     (figure, axes), ends = _panel(), list[_End]()
     for index, variant in enumerate(variants):
         value = results.value(variant, column)

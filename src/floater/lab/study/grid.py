@@ -23,7 +23,7 @@ from floater.lab.study.variants import PLAN, TRIALS, Trial, Variant
 from floater.lab.tasks import Task, registry
 from floater.lab.tasks.measurement import METRICS
 from floater.lab.training.files import write_json, write_whole
-from floater.lab.training.paths import file_of
+from floater.lab.training.named_files import file_of
 from floater.lab.training.run import BEST, MODEL, SETTINGS, find_run
 from floater.lab.training.run_data import RunData
 

@@ -14,7 +14,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from floater.lab.study.grid import Grid
-from floater.lab.study.local_launcher import Launcher, LocalLauncher, Started
+from floater.lab.study.local_launcher import Launcher, LocalLauncher, Refused, Started
 from floater.lab.study.needs import check_disk
 from floater.lab.study.progress import TimeLeft, fraction
 from floater.lab.study.settings import Budget
@@ -24,6 +24,8 @@ from floater.lab.study.variants import Trial, last_error
 from floater.lab.training.files import write_whole
 from floater.lab.training.progress import MINUTE
 
+RETRY = 30.0
+"""Seconds from the end of a trial until a refused one is tried: a queue counts a job for a while after it."""
 logger = logging.getLogger(__name__)
 
 
@@ -33,6 +35,9 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     Args:
         grid: the study's grid, whose plan is written.
         launcher: launcher that starts each of them.
+
+    Raises:
+        Refused: if the launcher refuses a trial while none runs.
     """
     finished = {trial.name for trial in grid.trials if is_finished(trial.run, grid.tests)}
     waiting = [trial for trial in grid.trials if trial.name not in finished]
@@ -49,10 +54,11 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     running: dict[str, tuple[Trial, Started]] = {}
     bar = _bar(grid.trials, waiting, total)
     time_left = TimeLeft(total, bar.n, every=MINUTE if bar.disable else math.inf)
+    queue = _Queue()
     try:
         while waiting or running:
             ready = [trial for trial in waiting if trial.after is None or trial.after in ended]
-            for trial in ready[: max(0, launcher.slots - len(running))]:
+            for trial in ready[: max(0, launcher.slots - len(running))] if queue.is_open() else ():
                 waiting.remove(trial)
                 if trial.after is not None and not is_trained(trial.run.with_name(trial.after)):
                     write_whole(trial.error, f"starts from {trial.after}, which failed")
@@ -60,7 +66,13 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
                     logger.info("%s: failed: %s", trial.name, last_error(trial))
                     continue
                 trial.error.unlink(missing_ok=True)  # it may end before it can do so itself
-                running[trial.name] = trial, launcher.start(trial)
+                try:
+                    running[trial.name] = trial, launcher.start(trial)
+                    queue.is_final = False
+                except Refused as refusal:
+                    queue.refuse(refusal, len(running))
+                    waiting.insert(0, trial)
+                    break
             time.sleep(POLL)
             for name, (trial, started) in list(running.items()):
                 code = started.poll()
@@ -68,6 +80,7 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
                     continue
                 del running[name]
                 ended.add(name)
+                queue.end()
                 if code and not trial.error.is_file():
                     with suppress(OSError):
                         write_whole(trial.error, last_error(trial))
@@ -79,6 +92,36 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     finally:
         bar.close()
         _end([*running.values()])
+
+
+class _Queue:
+    """When to start trials with a launcher that refuses one while others run.
+
+    Attributes:
+        is_final: whether a refusal while none runs ends the study.
+    """
+
+    def __init__(self) -> None:
+        self.is_final, self._was_full, self._opens = True, False, 0.0
+
+    def is_open(self) -> bool:
+        """Return whether trials may be started now."""
+        return time.monotonic() >= self._opens
+
+    def refuse(self, refusal: Refused, running: int) -> None:
+        """Wait for the end of a trial or, where the last one has just ended, until the queue knows of it."""
+        if not running and self.is_final:
+            raise refusal
+        if not self._was_full:
+            hint = "the others start as these end; budget.cores limits how many are started"
+            logger.warning("%s; %s of the trials run, %s", refusal.why, running, hint)
+        self._opens = math.inf if running else time.monotonic() + RETRY
+        self.is_final, self._was_full = not running, True
+
+    def end(self) -> None:
+        """Take note of a trial's end, after which one that was refused is tried again."""
+        if self._was_full and (self.is_open() or self._opens == math.inf):
+            self._opens = time.monotonic() + RETRY
 
 
 def plan(grid: Grid, launcher: Launcher) -> str:

@@ -14,6 +14,19 @@ from floater.lab.study.trial_process import TrialProcess
 from floater.lab.study.variants import Trial
 
 
+class Refused(SettingsError):
+    """A trial that could not be started: a queue is full, or a setting is wrong.
+
+    Args:
+        why: the reason.
+        hint: what to do if no other trial runs, whose end could make room.
+    """
+
+    def __init__(self, why: str, hint: str) -> None:
+        super().__init__(f"{why}; {hint}")
+        self.why = why
+
+
 class Started(Protocol):
     """A trial that was started."""
 
@@ -40,7 +53,11 @@ class Launcher(Protocol):
     slots: int
 
     def start(self, trial: Trial) -> Started:
-        """Start a trial."""
+        """Start a trial.
+
+        Raises:
+            Refused: if it cannot be started now; while others run, it is tried again once one has ended.
+        """
         ...
 
 

@@ -105,7 +105,7 @@ def learning(results: Results) -> Iterator[Panel]:
     logged = {key for outcome in results.outcomes for entry in outcome.log for key in entry}
     labels = {"loss": "training loss", "eval_loss": "validation loss"}
     labels |= {f"eval_{best.metric}": f"validation {best.metric_label}" for best in results.validations}
-    several = any(len(results.outcomes_of(variant)) > 1 for variant in figures.drawn(results))
+    several = any(len(results.outcomes_of(variant)) > 1 for variant in figures.shown_variants(results))
     caption = "Means over the seeds; the band is their range." if several else ""
     for key in (key for key in labels if key in logged):
         figure = figures.learning(results, key, labels[key])
@@ -160,7 +160,7 @@ def positions(results: Results) -> Iterator[Section]:
         return
     sources = {
         variant.name: str(done[0].trial.run)
-        for variant in figures.drawn(results)
+        for variant in figures.shown_variants(results)
         if (done := results.outcomes_of(variant))
     }
     subjects, closed = {}, []
@@ -219,13 +219,15 @@ def heading(label: str) -> str:
 
 def _have_spread(results: Results, columns: Sequence[Column]) -> bool:
     """Return whether any score in the charts has a standard deviation over seeds."""
-    values = (results.value(variant, column) for variant in figures.drawn(results) for column in columns)
+    values = (
+        results.value(variant, column) for variant in figures.shown_variants(results) for column in columns
+    )
     return any(value is not None and value.spread is not None for value in values)
 
 
 def _panel(
     title: str, figure: Any, name: str, caption: str, results: Results, *, tabled: bool = True
 ) -> Panel:
-    variants = ", ".join(variant.name for variant in figures.drawn(results))
+    variants = ", ".join(variant.name for variant in figures.shown_variants(results))
     description = f"{title}, for {variants}." + " The tables have the numbers." * tabled
     return Panel(title, figures.svg(figure, name, description), caption, name, figure)

@@ -125,7 +125,7 @@ def page(
             "tuning": tables.tuning(results) if results.grid.tried else None,
             "tuned": summary.tuned(results) if results.grid.tried else [],
             "trials": tables.trials(results),
-            "drawn": figures.drawn(results),
+            "drawn": figures.shown_variants(results),
             "lengths": charts.lengths,
             "learning": charts.learning,
             "costs": charts.costs,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
+import re
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from floater.errors import first_line, install
+from floater.errors import first_line, install, reason
 from floater.lab.settings import SettingsError
-from floater.lab.study.local_launcher import Started
+from floater.lab.study.local_launcher import Refused, Started
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial_process import TrialProcess
 from floater.lab.study.variants import Trial
@@ -26,6 +28,7 @@ JOBS = "slurm"
 _TASKS = ("nodes", "slurm_nodes", "tasks_per_node", "slurm_tasks_per_node", "slurm_ntasks_per_node")
 """Options by which `srun` would start a trial several times."""
 _LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
+_ASK = 60.0  # seconds between two questions to SLURM for the states of all jobs; submitit's are up to 600
 
 
 class SlurmLauncher:
@@ -50,7 +53,7 @@ class SlurmLauncher:
     ) -> None:
         submitit = _submitit()
         _check(options, budget.processes)
-        self.folder, self.budget = folder.resolve(), budget
+        self.folder, self.budget, self.options = folder.resolve(), budget, options
         chosen = {
             "timeout_min": 24 * 60,
             "cpus_per_task": budget.trial_cores,
@@ -73,10 +76,39 @@ class SlurmLauncher:
         self.slots = sys.maxsize if budget.cores is None else budget.cores // budget.trial_cores
 
     def start(self, trial: Trial) -> Started:
-        """Submit the job of a trial."""
+        """Submit the job of a trial.
+
+        Raises:
+            Refused: if sbatch refuses it; the message has the reason, and the options that it names.
+        """
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
         self.executor.update_parameters(name=trial.name)
-        there = replace(trial, folder=self.folder)
-        return _Job(trial, self.executor.submit(_Work(there, self.budget, os.getcwd())))
+        work = _Work(replace(trial, folder=self.folder), self.budget, os.getcwd())
+        try:
+            with redirect_stderr(io.StringIO()):  # submitit prints the reason there
+                return _Job(trial, self.executor.submit(work))
+        except (FailedJobError, FailedSubmissionError) as error:
+            said = str(error) if isinstance(error, FailedJobError) else first_line(error)
+            raise Refused(*_refusal(said, self.options)) from error
+        except OSError as error:
+            named = f"{error.filename}: " if error.filename else ""
+            why = f"launcher is 'slurm': {named}{reason(error)}"
+            raise Refused(why, "correct that, then run the study again") from error
+
+
+def _refusal(said: str, options: Mapping[str, Any]) -> tuple[str, str]:
+    """Return why sbatch refused a job, in its last two lines, and a hint at the options that they may mean.
+
+    Example:
+        >>> _refusal("sbatch: error: invalid partition specified: gpuu", {"slurm_partition": "gpuu"})
+        ("launcher is 'slurm': sbatch: invalid partition specified: gpuu", 'correct slurm.slurm_partition')
+    """
+    lines = [line.strip().removeprefix("sbatch: error: ") for line in said.splitlines() if line.strip()]
+    why = "; ".join(lines[-2:]) or "it says nothing"
+    named = [name for name in options if re.search(rf"\b{name.removeprefix('slurm_')}\b", why, re.IGNORECASE)]
+    correct = " or ".join(f"slurm.{name}" for name in named) or "slurm.*, as slurm.slurm_partition"
+    return f"launcher is 'slurm': sbatch: {why}", f"correct {correct}"
 
 
 def _check(options: Mapping[str, Any], processes: int) -> None:
@@ -115,6 +147,8 @@ class _Work:
 class _Job:
     """A job that was submitted."""
 
+    asked: ClassVar[float] = -math.inf  # when SLURM was asked, which answers for all jobs at once
+
     def __init__(self, trial: Trial, job: Any) -> None:
         self.trial, self.job, self._next = trial, job, 0.0
 
@@ -122,7 +156,9 @@ class _Job:
         if time.monotonic() < self._next:
             return None
         self._next = time.monotonic() + _LOOK
-        if not self.job.done():
+        if ask := time.monotonic() >= _Job.asked + _ASK:
+            _Job.asked = time.monotonic()
+        if not self.job.done(force_check=ask):
             return None
         try:
             return int(self.job.result())

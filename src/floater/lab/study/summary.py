@@ -20,7 +20,7 @@ def answer(results: Results) -> list[str]:
         for sentence in _pair_sentences(results, ours.name, theirs.name)
     ]
     standing = [] if all(o.status == "finished" for o in results.outcomes) else [_standing(results)]
-    return standing + _leaders(results) + (pairs or _overall(results)) + _apart(results)
+    return standing + (pairs or _overall(results)) + _apart(results) + _leaders(results)
 
 
 def _leaders(results: Results) -> list[str]:
@@ -35,9 +35,9 @@ def _leaders(results: Results) -> list[str]:
     if not leaders:
         return []
     if len(next(iter(leaders.values()))) == len(scored) > 1:
-        return [f"Best mean: {next(iter(leaders))} in every score."]
+        return [f"Best mean, whether significant or not: {next(iter(leaders))} in every score."]
     parts = [f"{names} in {_joined(labels)}" for names, labels in leaders.items()]
-    return [f"Best mean: {'; '.join(parts)}."]
+    return [f"Best mean, whether significant or not: {'; '.join(parts)}."]
 
 
 def _pair_sentences(results: Results, ours: str, theirs: str) -> list[str]:

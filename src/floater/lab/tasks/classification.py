@@ -224,6 +224,9 @@ class Classification(FineTuning):
             part: part of the source, "train", "valid" or "test", split as the run splits its own data. None
                 for all of a source, and for the validation texts of the run's own data.
 
+        Returns:
+            The scores; `lines` are the classes, with an empty one for a row without a text.
+
         Raises:
             DataError: if the run or the texts are not valid, or a label is none of the run.
 
@@ -236,10 +239,13 @@ class Classification(FineTuning):
             source = with_split(data.valid, "valid")
         elif source is None:
             source, part = with_split(data.train, "train"), part or "valid"
-        texts = read_texts(source, data.columns, classes=classes)
-        features = self.encode(settings, tokenizer, data.part(texts, part) if part else texts)
+        every = read_texts(source, data.columns, classes=classes, blank=part is None)
+        every = data.part(every, part) if part else every
+        features = self.encode(settings, tokenizer, [text for text in every if text.id.strip()])
         warn_of_cut(features)
-        return self.score(settings, model, tokenizer, features)
+        score = self.score(settings, model, tokenizer, features)
+        lines = iter(score.lines)
+        return replace(score, lines=[next(lines) if text.id.strip() else "" for text in every])
 
     measure = evaluate
 
@@ -271,6 +277,7 @@ def read_texts(
     *,
     labelled: bool = True,
     classes: Sequence[str] | None = None,
+    blank: bool = False,
 ) -> list[Text]:
     """Read texts with their labels; rows without a text are skipped and counted.
 
@@ -281,6 +288,7 @@ def read_texts(
         labelled: whether labels are read; otherwise rows without a text are kept, so that each has a line of
             predictions.
         classes: valid labels; None for any.
+        blank: True to keep rows without a text, too; they are counted as skipped.
 
     Raises:
         DataError: if a source cannot be read, has no text, or a label is missing or not valid; the message
@@ -306,7 +314,7 @@ def read_texts(
         kept = [text for text in every if text.id.strip() or not labelled]
         if skipped := len(every) - len(kept):
             logger.warning("%s: %s rows without a text are skipped", name, f"{skipped:,}")
-        texts += kept
+        texts += every if blank else kept
     if not any(text.id.strip() for text in texts):
         raise DataError(f"{source}: there is no text in it")
     return texts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from floater.errors import DataError
 from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.documents import Document, is_labelled, read_documents
+from floater.lab.tasks.corpora.rows import shown_value
 from floater.lab.tasks.corpora.tables import with_split
 from floater.lab.tasks.examples import Collate, Encoded, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
@@ -24,7 +25,7 @@ from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Task
 from floater.lab.text.vocabulary import PAD, Vocabulary
 from floater.lab.training.contents import Part
-from floater.lab.training.paths import file_of
+from floater.lab.training.named_files import file_of
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
@@ -121,7 +122,17 @@ class Documents(Task):
 
     def read(self, settings: DocumentsSettings) -> Splits:
         every = read_documents(self._train(settings), settings.data.columns)
-        return Splits(*(settings.data.part(every, part) for part in ("train", "valid")))
+        source, labels = settings.data.train, {document.label for document in every}
+        if len(labels) < 2:
+            label = f"the label '{min(labels)}'; a training needs two"
+            raise DataError(f"{source}: all {len(every):,} documents have {label}")
+        train, valid = (settings.data.part(every, part) for part in ("train", "valid"))
+        if missing := {document.label for document in valid} - {document.label for document in train}:
+            raise DataError(
+                f"{source}: none of the {len(train):,} training documents has the label '{min(missing)}'; "
+                "lower data.valid_share and test_share, choose another split_seed, or remove the label"
+            )
+        return Splits(train, valid)
 
     def _train(self, settings: DocumentsSettings) -> str:
         source = settings.data.train
@@ -195,14 +206,20 @@ class Documents(Task):
             part: part of the source to score, "train", "valid" or "test", split as the run splits its own
                 data; None for all of it.
 
+        Returns:
+            The scores; `lines` are the labels, with an empty one for a row of a table without a word.
+
         Raises:
             DataError: if the run or the documents are not valid.
             PositionError: if the position model does not support a document.
         """
         model, vocabulary, settings = self.load(run)
-        documents = read_documents(source, settings.data.columns)
-        documents = settings.data.part(documents, part) if part else documents
-        return self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
+        every = read_documents(source, settings.data.columns, labels=vocabulary.tags, blank=not part)
+        every = settings.data.part(every, part) if part else every
+        documents = [document for document in every if document.sentences]
+        score = self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
+        lines = iter(score.lines)
+        return replace(score, lines=[next(lines) if document.sentences else "" for document in every])
 
     measure = evaluate
 
@@ -227,7 +244,8 @@ def encode(documents: Sequence[Document], vocabulary: Vocabulary, max_words: int
     for document in documents:
         if document.label not in vocabulary.tags:
             valid = ", ".join(vocabulary.tags)
-            raise DataError(f"document {document.id}: label '{document.label}'; there are: {valid}")
+            id = shown_value(document.id)
+            raise DataError(f"document {id}: label '{document.label}'; there are: {valid}"[:500])
         ids = [vocabulary.ids(words) for words in document.sentences]
         cut = [words[i : i + max_words] for words in ids for i in range(0, len(words), max_words)]
         rows.append({"sentences": cut, "label": vocabulary.labels([document.label])[0]})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -99,12 +99,10 @@ class ImageClassification(Task):
     load_processor = staticmethod(ImageConfig.from_pretrained)
 
     def read(self, settings: ImageSettings) -> Splits:
-        return Splits(
-            *(
-                read_images(settings.data.source, part, settings.data.num_channels)
-                for part in ("train", "valid")
-            )
-        )
+        source, parts = settings.data.source, ("train", "valid")
+        train, valid = (read_images(source, part, settings.data.num_channels) for part in parts)
+        check_classes(valid, {image.label for image in train}, f"{source}/valid")
+        return Splits(train, valid)
 
     def read_test(self, settings: ImageSettings, source: str) -> list[Image]:
         return read_images(source, "test", settings.data.num_channels)
@@ -182,7 +180,8 @@ class ImageClassification(Task):
                 "counted".
 
         Raises:
-            DataError: if the run or the images are not valid, or the size is no multiple of the patch size.
+            DataError: if the run or the images are not valid, a class is none of the run, or the size is no
+                multiple of the patch size.
             PositionError: if the position model does not support this number of patches.
         """
         if coordinates not in ("scaled", "counted"):
@@ -191,7 +190,9 @@ class ImageClassification(Task):
         size = config.image_size if size is None else size
         if size < 1 or size % config.patch_size:
             raise DataError(f"--size is {size}; it must be a multiple of patch_size {config.patch_size}")
-        examples = encode(config, self.read_test(settings, source), size)
+        images = self.read_test(settings, source)
+        check_classes(images, config.label2id or (), source)
+        examples = encode(config, images, size)
         return self.score(settings, model, config, examples, coordinates == "scaled")
 
     measure = evaluate
@@ -200,11 +201,19 @@ class ImageClassification(Task):
         return settings.data.source if test is None else None
 
 
+def check_classes(images: Sequence[Image], classes: Collection[str], source: Any) -> None:
+    """Refuse images of a class that a model does not have.
+
+    Raises:
+        DataError: if there is one; the message names the folder, the class and those of the model.
+    """
+    if unknown := {image.label for image in images} - {*classes}:
+        valid = ", ".join(sorted(classes))
+        raise DataError(f"{source}: class '{min(unknown)}' is none of the model's: {valid}"[:500])
+
+
 def encode(config: ImageConfig, images: Sequence[Image], size: int) -> Encoded:
-    """Encode images, scaled to a square; their lengths are in patches. An unknown class gets the label -1."""
+    """Encode images of the model's classes, scaled to a square; their lengths are in patches."""
     labels: dict[str, Any] = config.label2id or {}
-    rows = [
-        {"pixel_values": resized(image.pixels, size), "label": labels.get(image.label, -1)}
-        for image in images
-    ]
+    rows = [{"pixel_values": resized(image.pixels, size), "label": labels[image.label]} for image in images]
     return Encoded(rows, [(size // config.patch_size) ** 2] * len(rows), images)

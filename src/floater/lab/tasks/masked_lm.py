@@ -13,7 +13,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedTokenizerFast
 from floater.errors import DataError
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.finetuning.text import Texts, TextSettings, TextTask, as_rows, documents_of, special
-from floater.lab.tasks.language_modeling.data import Rows, masked_by
+from floater.lab.tasks.language_modeling.data import Rows, epoch_collate, masked_by
 from floater.lab.tasks.language_modeling.settings import Masking
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
 from floater.lab.tasks.prepared import Prepared
@@ -89,9 +89,7 @@ class MaskedLM(TextTask):
     def collate(self, settings: Any, processor: Any, model: Any, *seed: int) -> Collate:
         return masked_by(settings, processor, *seed)
 
-    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
-        seed = prepared.settings.training.seed, epoch
-        return self.collate(prepared.settings, prepared.processor, prepared.model, *seed)
+    training_collate = epoch_collate
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, documents: Texts, block: int) -> Rows:

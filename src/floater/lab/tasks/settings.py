@@ -17,7 +17,7 @@ from floater.encodings.spec import Site
 from floater.errors import DataError
 from floater.lab.paths import expand_fields
 from floater.lab.text.bpe import BYTES, SPECIALS, TOKENIZER_FILE, load_bpe
-from floater.lab.training.paths import files_named
+from floater.lab.training.named_files import files_named
 from floater.lab.training.run import MODEL, VOCABULARY, inside
 from floater.lab.training.settings import TrainingSettings, check_numbers, check_read, check_trained_flow
 from floater.positions import Positions

@@ -34,7 +34,7 @@ from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model, try_random_times
 from floater.lab.training.needs import check_room, needs_of
 from floater.lab.training.optimizer import count_position_parameters
-from floater.lab.training.processes import main_process_first
+from floater.lab.training.processes import main_process_first, meeting
 from floater.lab.training.run import (
     ENCODED,
     MODEL,
@@ -114,7 +114,7 @@ class Task(TaskDefinition):
         if not PartialState._shared_state:  # nobody has made one in this process
             settle_processes(os.environ)
         refuse_sharding(os.environ)
-        with variables_of_accelerate():
+        with variables_of_accelerate(), meeting():
             state = PartialState(cpu=not torch.accelerator.is_available())
         if state.num_processes == 1 and torch.cuda.device_count() > 1:
             raise DataError(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from floater.errors import DataError, reason
-from floater.lab.training.paths import file_of
+from floater.lab.training.named_files import file_of
 
 Contents = dict[str, list["Source"]]
 _BLOCK, _SETTLED = 2**20, 2 * 10**9

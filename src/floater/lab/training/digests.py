@@ -13,7 +13,7 @@ from torch import Tensor
 
 from floater.lab.text.ragged import Groups, TextLines
 from floater.lab.training.contents import contents
-from floater.lab.training.paths import paths_in
+from floater.lab.training.named_files import paths_in
 
 _MANY = 2**13
 _PLAIN = {type(None), bool, int, float, str, bytes}

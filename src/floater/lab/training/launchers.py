@@ -84,6 +84,35 @@ def settle_processes(environment: MutableMapping[str, str]) -> None:
         environment.update({name: str(number) for name, number in numbers.items()})
 
 
+def refuse_several(environment: Mapping[str, str], command: str) -> None:
+    """Refuse a command of `floater` that is one process in one of several.
+
+    Args:
+        environment: environment of this process; variables that are not complete are left to
+            `settle_processes`.
+        command: name of the command.
+
+    Raises:
+        DataError: if there are several processes.
+
+    Example:
+        >>> both = {"MASTER_ADDR": "here", "MASTER_PORT": "29500"}
+        >>> refuse_several({"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"} | both, "study")
+        Traceback (most recent call last):
+        floater.errors.DataError: WORLD_SIZE is 2, but a study is one process; start it without ...
+    """
+    settled = dict(environment)
+    try:
+        settle_processes(settled)
+    except DataError:
+        return
+    if (size := settled.get("WORLD_SIZE", "1")) != "1":
+        one, hint = f"floater {command}", ""
+        if command == "study":
+            one, hint = "a study", f" and set budget.processes={size}"
+        raise DataError(f"WORLD_SIZE is {size}, but {one} is one process; start it without torchrun{hint}")
+
+
 def refuse_sharding(environment: Mapping[str, str]) -> None:
     """Refuse training whose weights or states of the optimizer are to be sharded.
 

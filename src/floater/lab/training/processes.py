@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,8 +13,34 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
+from floater.lab.interruption import fatal
+
 _PATIENCE = timedelta(days=7)
 _REPORT = 3.0  # seconds in which a process usually reports its error, before torchrun ends it
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def meeting() -> Iterator[None]:
+    """Say that the block waits for other processes, if there are any, and let a signal end it at once.
+
+    The block makes a `PartialState`, which waits in C++, where no handler of Python runs. The variables of
+    launchers are settled.
+
+    Example:
+        >>> with meeting():
+        ...     state = PartialState(cpu=True)
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1" or PartialState._shared_state:
+        yield
+        return
+    if os.environ["LOCAL_RANK"] == "0":
+        logger.info(
+            "waiting for WORLD_SIZE=%s processes at %s:%s",
+            *map(os.environ.__getitem__, ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")),
+        )
+    with fatal():
+        yield
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from floater.lab.training.checkpoints import last_checkpoint, step_of
 from floater.lab.training.contents import Contents, Part, Source, contents
 from floater.lab.training.digests import values_digest
 from floater.lab.training.files import MANIFEST, write_json
-from floater.lab.training.paths import files_named
+from floater.lab.training.named_files import files_named
 
 DATA, VOCABULARY, CODE = "data.json", "vocabulary", "imports"
 _SHOWN = 3

@@ -39,9 +39,9 @@ from floater.lab.training.early_stopping import stops
 from floater.lab.training.files import damage, discard, save_whole, write_json
 from floater.lab.training.final_model import final_checkpoints
 from floater.lab.training.flow import FlowSchedule
-from floater.lab.training.memory import peak_memory
 from floater.lab.training.model import load_weights
 from floater.lab.training.optimizer import adam, flow_parameters
+from floater.lab.training.peak_memory import peak_memory
 from floater.lab.training.resuming import check_trainer_state, check_weights, processes_of
 from floater.lab.training.run import BEST, LOG, LONGEST, MODEL, RESULT
 from floater.lab.training.schedule import learning_rates

@@ -26,10 +26,9 @@ from floater.pretrained.exporting.plain import check_weights, check_whole, witho
 from floater.pretrained.extending import rotary
 from floater.pretrained.extending.install import extension_settings
 from floater.pretrained.find import find_bodies
-from floater.pretrained.host import inner, part_at
+from floater.pretrained.host import CODE, inner, part_at
 from floater.pretrained.plugged import flows_of, plug_state, plugged
 
-_FILE = "modeling_floater"
 _HEADS = GenericForQuestionAnswering, GenericForSequenceClassification, GenericForTokenClassification
 """Heads that build their body by `AutoModel`, which knows the written configuration by `_BODY` alone."""
 
@@ -46,7 +45,7 @@ AutoModel.register(Floater{config}, Floater{body}, exist_ok=True)
 
 
 @torch.no_grad()
-def write_code(model: Any, directory: Path) -> str:
+def write_code(model: Any, directory: Path) -> tuple[str, Any]:
     """Write a model and the code of its class, which needs torch and Transformers alone.
 
     Args:
@@ -55,7 +54,7 @@ def write_code(model: Any, directory: Path) -> str:
         directory: directory that is created if it does not exist.
 
     Returns:
-        The name of the class that it inherits from.
+        The name of the class that it inherits from, and the configuration that was written.
 
     Raises:
         ExportError: if there is no code for the model.
@@ -96,13 +95,13 @@ def write_code(model: Any, directory: Path) -> str:
         dtype=type(model).dtype.fget(model),
     )
     copied.config.auto_map = {
-        "AutoConfig": f"{_FILE}.{kind.config_class.__name__}",
-        **dict.fromkeys(autos, f"{_FILE}.{kind.__name__}"),
+        "AutoConfig": f"{CODE}.{kind.config_class.__name__}",
+        **dict.fromkeys(autos, f"{CODE}.{kind.__name__}"),
     }
     if hasattr(model, "generation_config"):
         copied.generation_config = copy.deepcopy(model.generation_config)
     copied.save_pretrained(directory)
-    return type(model).__name__
+    return type(model).__name__, copied.config
 
 
 def _written_class(base: Any, template: str, directory: Path) -> Any:
@@ -132,12 +131,12 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
         text = text.replace("from transformers import", f"from transformers import AutoModel, {body},", 1)
         text += _BODY.format(body=body, config=config.__name__)
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / f"{_FILE}.py"
+    file = directory / f"{CODE}.py"
     file.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(_FILE, file)
+    spec = importlib.util.spec_from_file_location(CODE, file)
     assert spec is not None
     assert spec.loader is not None
-    module = sys.modules[_FILE] = importlib.util.module_from_spec(spec)  # Transformers reads its source there
+    module = sys.modules[CODE] = importlib.util.module_from_spec(spec)  # Transformers reads its source there
     spec.loader.exec_module(module)
     return getattr(module, f"Floater{base.__name__}")
 

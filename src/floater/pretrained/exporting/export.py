@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from floater.pretrained.exporting.code import write_code
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.exporting.plain import plain_model
 from floater.pretrained.exporting.readers import READERS, check_rotation, fit_config
+from floater.pretrained.host import check_not_code
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ def export(
         A summary.
 
     Raises:
-        ExportError: if the directory is not empty, the reader would compute another model, or there is no
-            class or code for the model.
+        ExportError: if the directory is not empty, the reader would compute another model, there is no class
+            or code for the model, or the model is exported code and the reader another program.
 
     Example:
         >>> import tempfile
@@ -75,22 +77,27 @@ def export(
         a LlamaForCausalLM for vllm
         64
     """
+    if not isinstance(directory, str | os.PathLike) or directory == "":
+        raise ExportError(f"directory is {directory!r}; it must be the path of a new or empty directory")
     directory = Path(directory)
     if reader not in READERS:
         raise ExportError(f"reader is {reader!r}; it must be one of {', '.join(map(repr, READERS))}")
+    if code or reader != "transformers":
+        check_not_code(model, ExportError, "written as code" if code else f"written for {reader}")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ExportError(f"{directory} exists already; choose a new directory")
     if code:
         if reader != "transformers":
             raise ExportError(f"{reader} does not run the code of a directory; reader must be 'transformers'")
-        return Export(write_code(model, directory), reader, True)
-    plain: Any = plain_model(model)
-    fields = plain.config.to_dict()
-    check_rotation(plain, plain.config, reader)
-    fit_config(fields, plain.config, reader)  # refuses before anything is written
-    plain.save_pretrained(directory)
+        kind, config = write_code(model, directory)
+    else:
+        plain: Any = plain_model(model)
+        kind, config = type(plain).__name__, plain.config
+        check_rotation(plain, config, reader)
+        fit_config(config.to_dict(), config, reader)  # refuses before anything is written
+        plain.save_pretrained(directory)
     file = directory / "config.json"
     fields = json.loads(file.read_text(encoding="utf-8"))
-    notes = fit_config(fields, plain.config, reader)
+    notes = fit_config(fields, config, reader)
     file.write_text(json.dumps(fields, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    return Export(type(plain).__name__, reader, False, tuple(notes))
+    return Export(kind, reader, code, tuple(notes))

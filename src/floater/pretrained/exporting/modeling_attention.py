@@ -98,10 +98,11 @@ def attend(
     compiling = torch.compiler.is_compiling()  # the graph is then that of all texts
     if settings["group"] is not None:
         order = torch.arange(slots, device=query.device)
-        begin = visible[:, -1:].int().argmax(-1)  # the first token of each row that is not padding
-        if not compiling and bool((visible.any(-1) & (visible.int().argmax(-1) != begin)).any()):
-            raise ValueError("a row has several texts, which this model does not read; give each text a row")
-        key_positions = (order - begin).clamp(min=0)
+        begin = visible.int().argmax(-1)  # the first token of each query's text
+        key_begin = (visible * begin[..., None]).amax(1)
+        if not compiling and bool((visible & (key_begin[:, None] != begin[..., None])).any()):
+            raise ValueError("the mask hides the first tokens of a text from later ones, which must see them")
+        key_positions = (order - key_begin).clamp(min=0)
         # a query is in the last slot that it sees
         positions = (order * visible).amax(-1) - begin
         far = positions >= settings["trained"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 RATES: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": lambda x: torch.where(x > 50, x, (1 + x.clamp(max=50).exp2()).log2()) - 1,
@@ -93,7 +93,8 @@ class _Turn:
         self.model, self.index, self.rotation, self.blocks = model, index, rotation, blocks
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("cache") is not None:
+        cache = kwargs.get("cache")  # the name of caches since Transformers 5.24
+        if cache is not None and not isinstance(cache, Cache):
             raise ValueError(
                 "continuous batching joins texts in a row, over which a clock would sum; use model.generate"
             )
@@ -102,21 +103,21 @@ class _Turn:
         wide = torch.float32 if hidden.device.type == "mps" else torch.float64
         clocks: Any = self.model.clocks
         sums = clocks(hidden, self.index).to(wide).cumsum(1)[:, None, :, None]
-        cache = next(
-            (kwargs[x] for x in ("past_key_values", "layer_past") if kwargs.get(x) is not None), None
-        )
+        names = ("past_key_values", "layer_past", "cache")
+        cache = next((kwargs[x] for x in names if kwargs.get(x) is not None), None)
         if cache is not None:
             sums = self._continued(cache, sums)
         frequencies = self.model.get_buffer(self.rotation["frequencies"]).to(hidden.device, wide)
         if clocks.rate == "angle":
             frequencies = torch.ones_like(frequencies)
-        angle = LAYOUTS[self.rotation["layout"]]((sums[:, 0] * frequencies).float())
+        sums = sums[:, 0, -cos.shape[1] :]  # some have rows for cached keys, too
+        angle = LAYOUTS[self.rotation["layout"]]((sums * frequencies).float())
         turned = cos * angle.cos() - sin * angle.sin(), sin * angle.cos() + cos * angle.sin()
         kwargs["position_embeddings"] = tuple(each.to(cos.dtype) for each in turned)
         return args, kwargs
 
     def _continued(self, cache: Any, sums: Tensor) -> Tensor:
-        """Return sums (batch, 1, T, 1) that continue those of the cached tokens, and store them.
+        """Store sums (batch, 1, T, 1) after those of the cached tokens, and return all of them.
 
         They are layers of the cache after those of the blocks, so that they follow its beams and crops.
         """
@@ -140,5 +141,5 @@ class _Turn:
             )
         if tokens:
             sums = sums + stored.keys[:, :, -1:]
-        stored.update(sums, sums[..., :0])
-        return sums
+        every: Tensor = stored.update(sums, sums[..., :0])[0]
+        return every

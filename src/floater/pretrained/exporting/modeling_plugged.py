@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
+from transformers.cache_utils import Cache
 
 
 class FloaterConfig(BertConfig):
@@ -149,6 +150,8 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     words = arguments.get("inputs_embeds") if words is None else words
     first = 0 if padding is None else padding + 1
     cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
+    if cache is None and isinstance(arguments.get("cache"), Cache):  # its name since Transformers 5.24
+        cache = arguments["cache"]
     length, cached = words.shape[1], 0 if cache is None else cache.get_seq_length()
     every = torch.ones(1, cached + length, device=words.device) if mask is None else mask
     covers = isinstance(every, Tensor) and every.shape[1:] == (cached + length,)

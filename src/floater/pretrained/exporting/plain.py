@@ -71,6 +71,7 @@ def plain_model(model: nn.Module) -> Any:
     kind: Any = type(model)
     check_weights(kind, config, weights)
     plain = kind.from_pretrained(None, config=config, state_dict=weights, dtype=kind.dtype.fget(model))
+    plain._weight_conversions = getattr(model, "_weight_conversions", None)  # the names in the files
     if hasattr(model, "generation_config"):
         plain.generation_config = copy.deepcopy(model.generation_config)
     return plain.eval()

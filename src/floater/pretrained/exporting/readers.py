@@ -6,7 +6,7 @@ of them with their versions. All three derive the number of tokens from these ke
 
 from __future__ import annotations
 
-import copy
+import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +20,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from floater.pretrained.exporting.errors import ExportError
 from floater.pretrained.extending import native
+from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.install import NOTE
 
 READERS = ("transformers", "vllm", "sglang", "llama.cpp")
@@ -35,11 +36,21 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
 _LLAMA, _LONGROPE = frozenset({"llama", "mistral"}), frozenset({"phi3", "minicpm", "minicpm3"})
 """Models for which llama.cpp's converter computes the factors of "llama3" and of "longrope"."""
 
+_NEOX = "rotary_emb_base", "rotary_pct", ""
+_MODERN = "global_rope_theta", "", "local_rope_theta"
+_NAMES_OF_VERSION_4: Mapping[str, tuple[str, str, str]] = {
+    **dict.fromkeys(("gpt_neox", "gpt_neox_japanese"), _NEOX),
+    **dict.fromkeys(("modernbert", "modernbert-decoder"), _MODERN),
+}
+"""Fields of the base, of the share of a head that is rotated, and of the base of layers with a window, in
+models for which Transformers 4 has other names."""
+
 
 def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) -> list[str]:
     """Change the fields of a saved configuration to those that a reader understands.
 
-    The fields also get the names that Transformers 4 reads, which ignores `rope_parameters` without warning.
+    The fields also get the names that Transformers 4 reads, which ignores `rope_parameters` without warning,
+    and lose "type", the older name of "rope_type": some readers prefer it, and some refuse two that differ.
 
     Args:
         fields: contents of `config.json`; changed in place.
@@ -58,16 +69,23 @@ def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) ->
         )
     notes = []
     for section, part in _rotary_configs(fields, config):
-        rope = native.parameters(part)
-        kind = rope.get("rope_type", "default")
+        try:
+            kind = native.scaling(part) or "default"
+        except ExtendError as error:  # not one kind of layers without a window
+            if reader != "transformers":
+                raise ExportError(str(error)) from error
+            kind = "default"
         if reader in _SCALINGS and kind not in _SCALINGS[reader]:
             raise ExportError(
                 f"{reader} does not compute {kind!r} as Transformers does; extend by one of "
                 f"{', '.join(sorted(_SCALINGS[reader] - {'default'}))}"
             )
+        for each in (section["rope_parameters"], *section["rope_parameters"].values()):
+            if isinstance(each, dict):
+                each.pop("type", None)
         nested = "full_attention" in part.rope_parameters
         target = section["rope_parameters"]["full_attention"] if nested else section["rope_parameters"]
-        if kind == "longrope" and part.model_type != "phi3":  # version 4 computes it from other lengths
+        if kind == "longrope" and _kind(part) != "phi3":  # version 4 computes it from other lengths
             target["attention_factor"] = _attention_factor(part)
         notes += [*_RULES[reader](section, target, part), *_add_names_of_version_4(section, part)]
     return notes
@@ -84,8 +102,10 @@ def check_rotation(model: nn.Module, config: PreTrainedConfig, reader: str) -> N
     Raises:
         ExportError: if the reader stops at such a model.
     """
+    if reader not in ("vllm", "sglang"):
+        return
     kinds = {native.scaling(part) for _, part in _rotary_configs(config.to_dict(), config)}
-    if reader in ("vllm", "sglang") and "longrope" in kinds and _rotates_neighbours(model):
+    if "longrope" in kinds and _rotates_neighbours(model):
         raise ExportError(
             f"{reader} computes factors of frequencies ('longrope', 'clipped', 'dropped', 'clex') only for "
             f"models that rotate halves of a head, and {type(model).__name__} rotates adjacent components; "
@@ -110,7 +130,7 @@ def _rotary_configs(
     ):
         yield fields, config
     for name, value in fields.items():
-        part = getattr(config, name, None)
+        part = vars(config).get(name)  # some refuse attributes that differ among layers
         if isinstance(value, dict) and isinstance(part, PreTrainedConfig):
             yield from _rotary_configs(value, part)
 
@@ -118,31 +138,49 @@ def _rotary_configs(
 def _add_names_of_version_4(section: dict[str, Any], config: PreTrainedConfig) -> list[str]:
     """Add the names of Transformers 4 to fields, unless version 5 then computes another rotation."""
     rope = section["rope_parameters"]
-    full = rope.get("full_attention", rope)
-    apart = ("rope_theta", "partial_rotary_factor")
-    names = {name: full[name] for name in apart if name in full}
-    if "sliding_attention" in rope:
-        names["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
-    if full.get("rope_type", "default") != "default":
-        names["rope_scaling"] = {name: value for name, value in full.items() if name not in apart}
-        if config.model_type == "phi3":  # three entries alone; the factor follows from the lengths
+    full = rope.get("full_attention") or rope  # None where all layers have a window
+    apart, kind = ("rope_theta", "partial_rotary_factor"), _kind(config)
+    base, share, local = _NAMES_OF_VERSION_4.get(kind, (*apart, "rope_local_base_freq"))
+    names = {older: full[name] for name, older in zip(apart, (base, share), strict=True) if name in full}
+    if rope.get("sliding_attention"):
+        names[local] = rope["sliding_attention"]["rope_theta"]
+    scaling = {name: x for name, x in full.items() if name not in apart and not isinstance(x, dict)}
+    if scaling not in ({}, {"rope_type": "default"}):
+        names["rope_scaling"] = scaling
+        if kind == "phi3":  # three entries alone; the factor follows from the lengths
             factors = {name: full.get(name) for name in ("short_factor", "long_factor")}
             names["rope_scaling"] = {"type": full["rope_type"], **factors}
     try:
-        both = type(config).from_dict(copy.deepcopy({**section, **names}))
+        both = _read(config, {**section, **names})
     except (StrictDataclassError, TypeError, ValueError):
         both = None
-    alone = type(config).from_dict(copy.deepcopy(section))
-    if both is None or _rotation(both) != _rotation(alone):
+    if both is None or _rotation(both) != _rotation(_read(config, section)):
         return ["Transformers 4 does not read its rotary parameters; use version 5"]
     section.update(names)
     return []
 
 
+def _read(config: PreTrainedConfig, fields: dict[str, Any]) -> PreTrainedConfig:
+    """Return the configuration that Transformers reads from the fields of a file."""
+
+    def number(entry: dict[str, Any]) -> Any:  # JSON has no infinity
+        return float(entry["__float__"]) if entry.keys() == {"__float__"} else entry
+
+    return type(config).from_dict(json.loads(json.dumps(fields), object_hook=number))
+
+
+def _kind(config: PreTrainedConfig) -> str:
+    """Return the `model_type` of a configuration, or of that from which exported code inherits."""
+    return config.model_type.removeprefix("floater_")
+
+
 def _rotation(config: Any) -> Any:
     """Return the frequencies and the factor of sines and cosines of each kind of layer."""
     kinds = [kind for kind, value in config.rope_parameters.items() if isinstance(value, dict)]
-    return [_computed(config, kind) for kind in kinds or [None]]
+    try:
+        return [_computed(config, kind) for kind in kinds or [None]]
+    except Exception:  # fields of some configurations differ among layers, and cannot be read from the whole
+        return config.rope_parameters
 
 
 def _computed(config: Any, layers: str | None) -> tuple[dict[str, Any], list[float], float]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from floater.errors import first_line
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend_biases import extend_biases
 from floater.pretrained.extending.extend_rotary import extend_rotary
@@ -19,8 +19,9 @@ from floater.pretrained.extending.methods import choose_method
 from floater.pretrained.extending.model_positions import find_positions
 from floater.pretrained.extending.transaction import transaction
 from floater.pretrained.extending.trial import Trial, check_extended
-from floater.pretrained.host import UNSAVED, inner, rename, warn_of_adapters
-from floater.pretrained.plugged import plugged
+from floater.pretrained.flows import Flows
+from floater.pretrained.host import UNSAVED, check_not_code, inner, rename, warn_of_adapters
+from floater.pretrained.plugged import plugged, plugged_around, trained_part
 from floater.transformer.base import FloaterPreTrainedModel
 
 
@@ -99,8 +100,8 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
 
     Raises:
         ExtendError: if the length is not above the present one, the model's positions do not allow the method
-            or have no declared length, an option is unknown, or one of the checks above fails. The model is
-            then unchanged.
+            or have no declared length, a flow is baked for fewer, an option is unknown, or one of the checks
+            above fails. The model is then unchanged.
 
     Example:
         >>> from transformers import BertConfig, BertModel
@@ -114,6 +115,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if not isinstance(model, nn.Module):
         raise ExtendError(f"the model is a {type(model).__name__}; it must be a model of transformers")
     outer, model = model, inner(model)
+    check_not_code(model, ExtendError, "extended")
     if not is_count(length):
         raise ExtendError(f"length is {length!r}; it must be a whole number of at least 1")
     name = type(model).__name__
@@ -127,6 +129,7 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     with transaction(model):
         try:
             summary = _extend(model, length, method, options)
+            _check_baked(model, summary)
             _lengthen_generation(model, summary)
         except (ExtendError, MemoryError, torch.OutOfMemoryError):
             raise
@@ -142,6 +145,17 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     if hasattr(model, KEY):
         warn_of_adapters(outer, KEY, "extend")
     return summary
+
+
+def _check_baked(model: nn.Module, summary: Extension) -> None:
+    """Refuse an extension beyond the positions for which a flow in the model, or around it, is baked."""
+    for part in (plugged_around(model), *model.modules()):
+        flows = None if part is None or plugged(part) is None else trained_part(part)
+        baked = flows.length if isinstance(flows, Flows) else None
+        if baked is not None and (summary.positions == "image" or baked < summary.new):
+            raise ExtendError(
+                f"this {type(part).__name__} is baked for {baked} positions; extend it before it is baked"
+            )
 
 
 def _lengthen_generation(model: Any, summary: Extension) -> None:

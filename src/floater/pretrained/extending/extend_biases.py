@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.pretrained.extending import biases
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer

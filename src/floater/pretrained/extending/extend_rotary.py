@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.pretrained.clocks import has_clocks
 from floater.pretrained.extending import attention, clex, native, rotary, stored
 from floater.pretrained.extending.errors import ExtendError
@@ -131,7 +131,7 @@ def _check_body(body: nn.Module, length: int, method: str, options: dict[str, An
         )
     if method in INSTALLED:
         return
-    rotary.check_options(method, options, width // 2)
+    rotary.check_options(method, options, width // 2, body)
     if reason := rotary.refusal(body, method, length, options):
         raise ExtendError(f"{type(body).__name__} does not take {method!r}: {reason}")
 

@@ -51,8 +51,11 @@ def layer_kind(config: Any) -> str | None:
 
 
 def replace_parameters(config: Any, rope: dict[str, Any]) -> None:
-    """Replace the `parameters` of a configuration."""
-    kind = layer_kind(config)
+    """Replace the `parameters` of a configuration.
+
+    The older name of "rope_type", which other programs prefer, would keep the scaling before.
+    """
+    kind, rope = layer_kind(config), {name: value for name, value in rope.items() if name != "type"}
     config.rope_parameters = rope if kind is None else {**config.rope_parameters, kind: rope}
 
 

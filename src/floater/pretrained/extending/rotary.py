@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -96,19 +97,20 @@ def check(body: PreTrainedModel) -> None:
         )
 
 
-def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
+def check_options(method: str, options: Mapping[str, Any], half: int, body: nn.Module) -> None:
     """Refuse options that Transformers would only warn about.
 
     Args:
         method: name of the method.
         options: options of the method by name.
         half: number of frequencies.
+        body: model that is extended.
 
     Raises:
-        ExtendError: if a value is not valid.
+        ExtendError: if a value is not valid, or nothing reads it.
 
     Example:
-        >>> check_options("yarn", {"truncate": 1}, 4)
+        >>> check_options("yarn", {"truncate": 1}, 4, nn.Identity())
         Traceback (most recent call last):
         floater.pretrained.extending.errors.ExtendError: truncate is 1; it must be True or False
     """
@@ -131,6 +133,14 @@ def check_options(method: str, options: Mapping[str, Any], half: int) -> None:
         values = {**defaults, **options}
         if method == kind and values[low] >= values[high]:
             raise ExtendError(f"{low} is {values[low]}; it must be below {high}, which is {values[high]}")
+    # DeepSeek's attention reads the second by itself
+    read = hasattr(sys.modules[type(body).__module__], "yarn_get_mscale")
+    for name, other, alone in (("mscale", "mscale_all_dim", False), ("mscale_all_dim", "mscale", read)):
+        if name in options and not alone and ("attention_factor" in options or other not in options):
+            raise ExtendError(
+                f"{name} is {options[name]}, which {type(body).__name__} reads only beside {other} and "
+                "without attention_factor"
+            )
 
 
 def _is_positive(value: object) -> bool:

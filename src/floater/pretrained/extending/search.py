@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
-from floater.flow.choices import is_count
+from floater.flow.checks import is_count
 from floater.pretrained.extending import native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.host import inner

@@ -41,7 +41,7 @@ def rescale(body: PreTrainedModel, method: str, length: int, options: dict[str, 
         raise ExtendError(f"{type(body).__name__} stores its frequencies: 'dynamic' must be declared")
     names, old = rotary.frequencies(body), int(config.max_position_embeddings)
     dim, base, factor = 2 * len(body.get_buffer(names[0])), float(config.rope_theta), length / old
-    rotary.check_options(method, options, dim // 2)
+    rotary.check_options(method, options, dim // 2, body)
     if method in ("ntk", "dynamic") and dim < 4:
         raise ExtendError(f"{type(body).__name__} rotates {dim} components; {method!r} needs 4 or more")
     if method in ("ntk", "dynamic"):

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 from transformers.cache_utils import Cache
 
+from floater._hf import cache_in
 from floater.positions import Positions, build_positions
 from floater.positions.inputs import visible_keys
 from floater.positions.tracing import in_context_parallel, refuse_trace
@@ -177,7 +178,7 @@ class Watch:
         if words is None:
             return None  # the body refuses it
         check_packed(inputs, getattr(module, "config", None), ExtendError)
-        cache = inputs.get("past_key_values")
+        cache = cache_in(inputs)
         cache = getattr(cache, "self_attention_cache", cache)
         cached, mask = cached_length(cache), inputs.get("attention_mask")
         if self.biases is not None:

@@ -58,6 +58,13 @@ def test_lines_of_text_are_sequences(tmp_path):
     (tmp_path / "event.txt").write_text("x z\ny x\n")
     with pytest.raises(DataError, match="line 1: 3 times and 2 types"):
         read_sequences(tmp_path, Columns())
+    for number in ("2_0", "soon", "٢"):
+        (tmp_path / "time.txt").write_text(f"10 {number}\n3 3\n")
+        with pytest.raises(DataError, match=rf"time.txt, line 1: '{number}' is not a number$"):
+            read_sequences(tmp_path, Columns())
+    (tmp_path / "time.txt").write_text("1.50 1e0\n3 3\n")
+    with pytest.raises(DataError, match=r"event 1 \(1e0\) is earlier than event 0 \(1.50\)"):
+        read_sequences(tmp_path, Columns())
 
 
 def test_dates_are_seconds_and_large_stamps_keep_their_microseconds(tmp_path):
@@ -87,7 +94,18 @@ def test_values_that_were_not_observed_are_empty(tmp_path):
         ("7,2,x\n7,nan,x\n", r"sequence '7': the time of event 1 is nan; every time must be finite"),
         ("7,2,x\n7,,x\n", r"sequence '7': the time of event 1 is nan"),
         ("7,inf,x\n", r"sequence '7': the time of event 0 is inf"),
-        ("7,soon,x\n", r"column 'time' is string, not numbers"),
+        ("7,soon,x\n", r"line 2, column 'time': 'soon' is not a number or a date in ISO 8601; dates must"),
+        (
+            "7,1,x\n\n7,soon,x\n7,3,x\n",
+            r"line 4, column 'time': 'soon' is not a number or a date in ISO 8601 like",
+        ),
+        ("7,2024-01-31,x\n7,,x\n7,31.1.2024,x\n", r"line 3, column 'time': '' is not a number or a date"),
+        ("7,2024-01-31,x\n7,31.1.2024,x\n", r"line 3, column 'time': '31.1.2024' is not a number or a date"),
+        (
+            "7,2024-01-31T12:30,x\n7,2024-01-31T12:00,x\n",
+            r"event 1 \(2024-01-31T12:00\) is earlier than event 0 \(2024-01-31T12:30\)",
+        ),
+        ("7,12:30:00,x\n7,12:31:00,x\n", r"'time' is time32\[s\], not times .*dates in ISO 8601 such as"),
         ("7,2,x\n,3,x\n", r"row 1 \(from 0\) has no 'id'"),
         ("7,2,\n", r"sequence '7': event 0 has no type"),
         ("", "holds no event"),
@@ -221,7 +239,9 @@ def test_negative_times_and_dates_with_zones_are_times(tmp_path):
             "'time' is float, which holds whole times up to 16,777,216 only",
         ),
         (pa.array([False, True]), "'time' is bool, not times"),
-        (pa.array(["yesterday", "today"]), "'time' is string, not numbers"),
+        (pa.array(["yesterday", "today"]), "row 1, column 'time': 'yesterday' is not a number or a date"),
+        (pa.array([1, 2], pa.duration("s")), r"'time' is duration\[s\], not times .*; times are numbers, or"),
+        (pa.array([1, 2], pa.time32("s")), r"'time' is time32\[ms\], not times .*; times are numbers"),
         (pa.array([1, None]), "the time of event 1 is nan"),
     ],
 )
@@ -300,7 +320,9 @@ def test_texts_of_dates_are_dates(tmp_path, dates):
 def test_dates_with_and_without_zone_cannot_be_compared(tmp_path):
     source = tmp_path / "a.csv"
     source.write_text("id,time,type\na,2012-01-02T03:58:28Z,x\na,2012-01-02T03:58:29,x\n")
-    with pytest.raises(DataError, match="nor dates in ISO 8601, all with a time zone or all without"):
+    with pytest.raises(
+        DataError, match=r"line 3, column 'time': .*; dates must all have a time zone, or none"
+    ):
         read_sequences(source, Columns())
 
 

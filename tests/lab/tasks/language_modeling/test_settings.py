@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from floater.encodings import PositionError
-from floater.lab.cli import main
-from floater.lab.settings import dump, load, undocumented
+from floater.lab.settings import dump, load
 from floater.lab.tasks.language_modeling import LanguageModelingSettings
 from floater.lab.tasks.settings import Model
 
@@ -36,14 +35,6 @@ def test_the_first_line_of_a_configuration_is_its_command(path: Path, tmp_path: 
     assert settings == load(LanguageModelingSettings, path)
     (tmp_path / "config.yaml").write_text(dump(settings), encoding="utf-8")
     assert load(LanguageModelingSettings, tmp_path / "config.yaml") == settings
-
-
-def test_every_setting_is_documented_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert undocumented(LanguageModelingSettings) == []
-    with pytest.raises(SystemExit):
-        main(["train", "--help", "language_modeling"])
-    said = capsys.readouterr().out
-    assert "data.block" in said
 
 
 def test_a_length_that_is_refused_is_all_that_is_said(

@@ -8,8 +8,8 @@ import yaml
 
 from floater.errors import DataError
 from floater.lab.tasks import task
-from floater.lab.tasks.scores import length_bins, length_table, score
 from floater.lab.tasks.translation import Decoding, decode, translate
+from floater.lab.tasks.translation.bleu import length_bins, length_table, score
 from floater.lab.text.languages import lengths
 
 from .conftest import Files

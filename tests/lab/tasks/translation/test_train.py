@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from floater.encodings import PositionError
 from floater.errors import DataError
+from floater.lab.tasks.corpora.text import Pairs
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.translation.data import TokenPairs
 from floater.lab.tasks.translation.decode import translate_and_count
@@ -75,6 +76,20 @@ def test_the_result_holds_the_validation_of_the_final_model(trained: Path, files
         model, tokenizer, pairs(files["valid"]).source, TASK.settings_of(trained).decoding
     )
     assert read(trained / "result.json")["cut_translations"] == cut
+
+
+def test_a_validation_compares_texts_in_the_form_in_which_vocabularies_write(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = load_run(trained, "cpu")
+    examples = TokenPairs.of(Pairs(["Spain"], ["fu\u0308r die sto\u0308renden Ko\u0308che"], 0), tokenizer)
+    monkeypatch.setattr(
+        "floater.lab.tasks.translation.validation.translate_and_count",
+        lambda *_: (["für die störenden Köche"], 0),
+    )
+    actual = validate(model, tokenizer, examples, TASK.settings_of(trained).decoding, "de")
+    assert actual.scores["bleu"] == 100
+    assert actual.signatures["bleu"].endswith("|norm:nfc")
 
 
 def test_a_validation_counts_translations_that_do_not_end_and_has_the_limit_of_the_tests(

@@ -1,4 +1,4 @@
-"""What the heads of TUPE attend to by position alone (Ke et al. 2021, section 4.4), and Toeplitz matrices."""
+"""Patterns by position alone of the heads of TUPE (Ke et al. 2021, section 4.4), and Toeplitz matrices."""
 
 from __future__ import annotations
 

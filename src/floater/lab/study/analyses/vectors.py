@@ -149,7 +149,7 @@ def _depends(rows: Tensor) -> bool:
 
 
 def _added(model: PositionModel, length: int, device: torch.device) -> dict[str, Tensor]:
-    """Return the vectors that the hooks of a position model add to x whatever it is, by location."""
+    """Return the vectors that the hooks of a position model add to any x, by location."""
     state = model.prepare(example_positions(model, length).to(device))
     zeros = torch.zeros(1, length, model.spec.dim, device=device)
     generator = torch.Generator().manual_seed(0)

@@ -23,7 +23,7 @@ from random import Random
 
 from floater.lab.tasks.corpora.cldr_items import CORE, ITEMS, Pair, Pools, load_babel, pools_of
 
-__all__ = ["BINS", "Pair", "bin_name", "draw", "split", "tokens", "write"]
+__all__ = ["BINS", "Pair", "bin_name", "sample_pairs", "split", "tokens", "write"]
 
 BINS: tuple[tuple[int, int | None], ...] = ((80, 100), (100, 120), (120, 140), (140, None))
 """Half-open ranges of source length in tokens: the length bins of Liu et al. (2020), section 4.3."""
@@ -101,7 +101,7 @@ def split(
     seen: set[str] = set()
 
     def part(name: str, count: int, limits: tuple[int, int], mean: float | None) -> list[Pair]:
-        return draw(pools, count, f"{seed}/{name}", limits, mean, seen)
+        return sample_pairs(pools, count, f"{seed}/{name}", limits, mean, seen)
 
     short = (3, BINS[0][0] - 1)
     tests = {"test": part("test", test, short, mean_tokens)}
@@ -152,7 +152,7 @@ def write(
     return paths
 
 
-def draw(
+def sample_pairs(
     pools: Pools, count: int, stream: str, limits: tuple[int, int], mean: float | None, seen: set[str]
 ) -> list[Pair]:
     """Generate distinct aligned sentences.
@@ -174,7 +174,7 @@ def draw(
 
     Example:
         >>> pools = pools_of("en", "de", 0, ["date", "relative"], CORE)
-        >>> draw(pools, 2, "0/pairs", (3, 6), None, set())
+        >>> sample_pairs(pools, 2, "0/pairs", (3, 6), None, set())
         [('20 weeks ago', 'vor 20 Wochen'), ('2nd quarter 2018', '2. Quartal 2018')]
     """
     low, high = limits

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from floater.errors import DataError
-from floater.lab.tasks.corpora.tables import is_table, read_table
+from floater.lab.tasks.corpora.rows import shown_value
+from floater.lab.tasks.corpora.tables import is_table, name_of, read_table
 from floater.lab.tasks.corpora.text import Path, read_lines
 from floater.structures import trees
 
@@ -18,6 +19,8 @@ _GLOBAL = re.compile(r"#\s*global\.columns\s*=\s*(.*?)\s*")
 """Pattern of the line of CoNLL-U Plus that names the columns of a file."""
 _NO_WORD = re.compile(r"\d+[-.]\d+")
 """Pattern of the ids of multiword tokens and of empty nodes."""
+_PRINTED = re.compile(r"""\[['"]|\[(?!\s.*\s\]$).*\]$""", re.DOTALL)
+"""Pattern of a list that a program printed; brackets that are words have spaces around them."""
 
 
 @dataclass(frozen=True)
@@ -124,18 +127,24 @@ def _cell(cell: Any, role: str, where: str) -> list[str]:
     """Return the words or tags of a cell: a list, or a text with spaces.
 
     Raises:
-        DataError: if an element is missing, as null, a blank, or a negative number in place of a tag; or if
-            the text is a list that a program printed.
+        DataError: if the cell is neither, or is a list that a program printed; or if an element is missing,
+            as null, a blank, or a negative number in place of a tag, or is no name.
     """
     if isinstance(cell, str):
-        if cell.startswith(("['", '["')):
-            raise DataError(f"{where}: {cell[:30]} is a printed list; store lists, or texts with spaces")
+        if _PRINTED.match(cell.strip()):
+            raise DataError(
+                f"{where}: {shown_value(cell)} is a printed list; store lists, or texts with spaces"
+            )
         return cell.split()
-    for number, each in enumerate(cell or (), start=1):
-        masked = role == "tags" and isinstance(each, int) and each < 0
-        if each is None or masked or not str(each).strip():
-            raise DataError(f"{where}: element {number} is {each!r}; each word needs a tag")
-    return [*map(str, cell or ())]
+    if not isinstance(cell, list | tuple):
+        raise DataError(f"{where}: {shown_value(cell)} is neither a list of {role} nor a text with spaces")
+    names = [name_of(each) for each in cell]
+    for number, (each, name) in enumerate(zip(cell, names, strict=True), start=1):
+        masked = role == "tags" and isinstance(each, int | float) and each < 0
+        if masked or not name:
+            need = "each must be a text or a whole number" if name is None else "each word needs a tag"
+            raise DataError(f"{where}: element {number} is {shown_value(each)}; {need}")
+    return [name or "" for name in names]
 
 
 def read_sentences(

@@ -6,7 +6,7 @@ import io
 import logging
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,35 +40,43 @@ def is_labelled(source: Path) -> bool:
     return not any(path.is_file() and is_table(path) for path in source.rglob("*"))
 
 
-def read_documents(source: str | Path, columns: Mapping[str, str] | None = None) -> list[Document]:
+def read_documents(
+    source: str | Path,
+    columns: Mapping[str, str] | None = None,
+    *,
+    labels: Collection[str] | None = None,
+    blank: bool = False,
+) -> list[Document]:
     """Read documents with one sentence per line, whose words are separated by spaces.
 
     Args:
         source: directory, or .zip of a directory, with LABEL/NAME.txt for each document; other files, hidden
             ones (see `is_leftover`), and empty lines are skipped. Or a table, see `read_table`.
         columns: names of the columns "text" and "label" of a table.
+        labels: valid labels; None for any.
+        blank: True to keep the rows of a table without a word, as documents without sentences.
 
     Returns:
         The documents in the order of their paths; their ids are LABEL/NAME.txt. Those of a table are in the
-        order of its rows, without the rows without a word; an id is the text, so that texts that are equal
+        order of its rows, without those without a word; an id is the text, so that texts that are equal
         are in the same part of a split.
 
     Raises:
-        DataError: if the source cannot be read, unpacks to far more bytes than text does, contains fewer than
-            two labels or two documents with the same id, or a document has no word.
+        DataError: if the source cannot be read, unpacks to far more bytes than text does, has no document or
+            two with the same id, a document has no word, or a label is not valid.
     """
     name = Path(source)
     if is_table(source) and not is_labelled(name):
-        return _table_documents(str(source), columns)
+        return _table_documents(str(source), columns, labels, blank)
     if columns:
         raise DataError(f"{name} is not a table, so data.columns does not apply")
     try:
         if name.is_dir():
             text_files = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
             files = [(str(path), read_lines(path)) for path in text_files]
-            labels = {path.parent.name for path in text_files}
+            names = {path.parent.name for path in text_files}
             empty = (path for path in name.rglob("*") if path.is_dir() and not any(path.iterdir()))
-            if missing := {path.name for path in empty if not is_leftover(path.relative_to(name))} - labels:
+            if missing := {path.name for path in empty if not is_leftover(path.relative_to(name))} - names:
                 logger.warning(
                     "%s: folders without a document are not labels: %s", name, ", ".join(sorted(missing))
                 )
@@ -92,13 +100,23 @@ def read_documents(source: str | Path, columns: Mapping[str, str] | None = None)
         if not sentences:
             raise DataError(f"{name}: document {path} has no word")
         documents.append(Document(path, path.split("/")[0], sentences))
-    if len({document.label for document in documents}) < 2:
-        raise DataError(f"{name}: {len(documents)} documents LABEL/NAME.txt, of fewer than two labels")
+    if not documents:
+        raise DataError(f"{name}: there is no document LABEL/NAME.txt in it")
+    for document in documents if labels is not None else ():
+        if document.label not in (labels or ()):
+            raise DataError(f"{name}: the label of {document.id} is none of {', '.join(labels or ())}"[:500])
     return documents
 
 
-def _table_documents(name: str, columns: Mapping[str, str] | None) -> list[Document]:
+def _table_documents(
+    name: str, columns: Mapping[str, str] | None, labels: Collection[str] | None, blank: bool
+) -> list[Document]:
     table = read_table(name, ["text", "label"], columns)
+    for row, label in enumerate(table.labels() if labels is not None else ()):
+        if label not in (labels or ()):
+            raise DataError(
+                f"{table.where(row, 'label')}: '{label}' is none of {', '.join(labels or ())}"[:500]
+            )
     rows = zip(table.texts("text"), table.labels(), strict=True)
     every = [
         Document(text, label, [words for line in text.split("\n") if (words := line.split())])
@@ -107,6 +125,6 @@ def _table_documents(name: str, columns: Mapping[str, str] | None) -> list[Docum
     documents = [document for document in every if document.sentences]
     if skipped := len(every) - len(documents):
         logger.warning("%s: %s rows without a word are skipped", name, f"{skipped:,}")
-    if len({document.label for document in documents}) < 2:
-        raise DataError(f"{name}: fewer than two labels in column '{table.columns['label']}'")
-    return documents
+    if not documents:
+        raise DataError(f"{name}: there is no text in it")
+    return every if blank else documents

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -12,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from floater.errors import DataError
+from floater.lab.tasks.corpora.rows import shown_value
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_KINDS = [pa.float64(), *(pa.timestamp(unit, zone) for zone in ("UTC", None) for unit in ("ns", "us"))]
+"""Types of the texts of times; nanoseconds since 1970 end in 2262."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,6 @@ class EventTimes:
         """Return the index of the first time that is earlier than the one before it, None for none."""
         fall = self.counts[1:] < self.counts[:-1]
         return int(np.argmax(fall)) + 1 if fall.any() else None
-
-    def shown(self, index: int) -> str:
-        """Return a time for a message."""
-        time = self.counts[index] if self.per_unit == 1 else self.counts[index] / self.per_unit
-        return f"{time:.17g}" if isinstance(time, float) else str(time)
 
     def numbers(self) -> np.ndarray:
         """Return the times as float64, counted from the first one if float64 would round one of them.
@@ -78,12 +77,13 @@ def decimal_times(texts: Sequence[str], numbers: np.ndarray) -> EventTimes:
     return EventTimes(np.array(exact, dtype=object))
 
 
-def column_times(column: Any, where: str) -> EventTimes:
+def column_times(column: Any, where: str, cell: Callable[[int], str]) -> EventTimes:
     """Return the times of a column of Arrow.
 
     Args:
         column: the column, with numbers, dates, or texts of these.
         where: the file and the column, for messages.
+        cell: function from the index of a row to its file, line and column.
 
     Raises:
         DataError: if the column has no times, or floating-point numbers that round them.
@@ -94,13 +94,16 @@ def column_times(column: Any, where: str) -> EventTimes:
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = _dates(pc.utf8_trim_whitespace(column), where)
+        column = _dates(pc.utf8_trim_whitespace(column), cell)
     if pa.types.is_timestamp(column.type):
         per_second = _PER_SECOND[column.type.unit]
         column = column.cast(pa.int64())
         return EventTimes(float64(column, where) if column.null_count else column.to_numpy(), per_second)
-    if pa.types.is_boolean(column.type):
-        raise DataError(f"{where} is bool, not times (data.columns.time)")
+    if any(check(column.type) for check in (pa.types.is_boolean, pa.types.is_time, pa.types.is_duration)):
+        raise DataError(
+            f"{where} is {column.type}, not times (data.columns.time); times are numbers, or dates in ISO "
+            "8601 such as 2024-01-31T12:30:00"
+        )
     if pa.types.is_integer(column.type) and not column.null_count:
         try:
             return EventTimes(column.cast(pa.int64()).to_numpy(zero_copy_only=False))
@@ -118,26 +121,28 @@ def column_times(column: Any, where: str) -> EventTimes:
     return EventTimes(numbers)
 
 
-def _dates(texts: Any, where: str) -> Any:
+def _dates(texts: Any, cell: Callable[[int], str]) -> Any:
     """Return texts of dates as timestamps; numbers as they are.
 
     Raises:
-        DataError: if the texts are neither.
+        DataError: if the texts are neither; the message names the first cell that is not like those before.
     """
-    try:
-        texts.cast(pa.float64())
-        return texts
-    except pa.ArrowException:
-        pass
-    for zone in ("UTC", None):
-        for unit in ("ns", "us"):  # nanoseconds since 1970 end in 2262
-            try:
-                return texts.cast(pa.timestamp(unit, zone))
-            except pa.ArrowException as error:
-                reason = error
+
+    def casts(kind: Any, count: int) -> bool:
+        try:
+            texts[:count].cast(kind)
+        except pa.ArrowException:
+            return False
+        return True
+
+    for kind in _KINDS:
+        if casts(kind, len(texts)):
+            return texts if kind == pa.float64() else texts.cast(kind)
+    counts = range(1, len(texts) + 1)
+    wrong = max(bisect_left(counts, True, key=lambda n: not casts(kind, n)) for kind in _KINDS)
     raise DataError(
-        f"{where} is {texts.type}, not numbers, nor dates in ISO 8601, all with a time zone or all without "
-        f"({' '.join(str(reason).split())})"
+        f"{cell(wrong)}: {shown_value(texts[wrong].as_py())} is not a number or a date in ISO 8601"
+        f"{' like those before it' * (wrong > 0)}; dates must all have a time zone, or none"
     )
 
 

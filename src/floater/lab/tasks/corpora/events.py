@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +17,14 @@ import pyarrow.parquet
 
 from floater.errors import DataError, reason
 from floater.lab.tasks.corpora.event_times import EventTimes, column_times, decimal_times, float64
+from floater.lab.tasks.corpora.rows import delimited_rows, shown_value
 from floater.lab.tasks.corpora.tables import columns_advice
 from floater.lab.tasks.corpora.text import read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
 HUB = "hf:"
+_CSV = (".csv", ".csv.gz")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,8 @@ class Columns:
 
     Attributes:
         id: column with the id of the event's sequence.
-        time: column with the time of the event, a number, or a date in ISO 8601 (seconds since 1970).
+        time: column with the time of the event, a number, or a date in ISO 8601 with hyphens (seconds since
+            1970).
         type: column with the type of the event; null for events with values.
         values: columns with values of the event, empty where not observed; no columns for events with types.
     """
@@ -100,7 +108,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
         if not id:
             raise DataError(f"{name}: row {row} (from 0) has no '{columns.id}', so it is of no sequence")
         rows_of.setdefault(id, []).append(row)
-    event_times = column_times(table[columns.time], f"{name}: column '{columns.time}'")
+    cell = functools.partial(_cell, name, columns.time)
+    event_times = column_times(table[columns.time], f"{name}: column '{columns.time}'", cell)
     types = table[columns.type].to_pylist() if columns.type else None
     values = np.empty((len(ids), len(columns.values)))
     observed = np.empty(values.shape, dtype=bool)
@@ -111,7 +120,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     for id, rows in rows_of.items():
         row_types = () if types is None else tuple(_name(types[row]) for row in rows)
         sequence = id, event_times.of(rows), row_types, values[rows], observed[rows]
-        sequences.append(_checked(name, *sequence, columns))
+        shown = functools.partial(_shown, name, table, columns, rows)
+        sequences.append(_checked(name, *sequence, columns, shown))
     return sequences
 
 
@@ -129,8 +139,9 @@ def _table(name: str, columns: Columns) -> pa.Table:
             path, _, part = name.removeprefix(HUB).partition(":")
             table = load_dataset(path, split=part or "train").data.table
         elif name.endswith(".parquet"):
-            table = pa.parquet.read_table(name)
-        elif name.endswith((".csv", ".csv.gz")):
+            with pa.parquet.ParquetFile(name) as file:
+                table = file.read()
+        elif name.endswith(_CSV):
             kept = {name: pa.string() for name in (columns.id, columns.type) if name}
             table = pa.csv.read_csv(name, convert_options=pa.csv.ConvertOptions(column_types=kept))
         else:
@@ -150,14 +161,29 @@ def _table(name: str, columns: Columns) -> pa.Table:
                 f"{name} has {how} '{column}'; it has: {', '.join(there)}; {columns_advice('ROLE')}"
             )
     times = table[columns.time]
-    if name.endswith((".csv", ".csv.gz")) and pa.types.is_floating(times.type) and not times.null_count:
+    if name.endswith(_CSV) and pa.types.is_floating(times.type) and not times.null_count:
         # all the digits, of which float64 holds the first 15
-        options = pa.csv.ConvertOptions(
-            include_columns=[columns.time], column_types={columns.time: pa.string()}
-        )
-        exact = pa.csv.read_csv(name, convert_options=options)[columns.time]
-        table = table.set_column(there.index(columns.time), columns.time, exact)
+        table = table.set_column(there.index(columns.time), columns.time, _texts(name, columns.time))
     return table
+
+
+def _texts(name: str, column: str) -> pa.ChunkedArray:
+    """Return the cells of a column of a CSV as texts."""
+    options = pa.csv.ConvertOptions(include_columns=[column], column_types={column: pa.string()})
+    return pa.csv.read_csv(name, convert_options=options)[column]
+
+
+def _cell(name: str, column: str, row: int) -> str:
+    """Return the file, line and column of a cell, for a message."""
+    rows = delimited_rows(name) if name.endswith(_CSV) else iter(())
+    number = next((line for line, _ in itertools.islice(rows, row, None)), None)
+    return f"{name}, {f'line {number}' if number else f'row {row + 1}'}, column '{column}'"
+
+
+def _shown(name: str, table: pa.Table, columns: Columns, rows: Sequence[int], index: int) -> str:
+    """Return the time of an event of a sequence as the file has it."""
+    times = _texts(name, columns.time) if name.endswith(_CSV) else table[columns.time]
+    return str(times[rows[index]]).strip()
 
 
 def _checked(
@@ -168,6 +194,7 @@ def _checked(
     values: np.ndarray,
     observed: np.ndarray,
     columns: Columns,
+    shown: Callable[[int], str],
 ) -> EventSequence:
     where, times = f"{name}, sequence '{id}'", event_times.numbers()
     if not np.isfinite(times).all():
@@ -175,8 +202,8 @@ def _checked(
         raise DataError(f"{where}: the time of event {index} is {times[index]}; every time must be finite")
     if (fall := event_times.falls()) is not None:
         raise DataError(
-            f"{where}: event {fall} ({event_times.shown(fall)}) is earlier than event {fall - 1} "
-            f"({event_times.shown(fall - 1)}); times must not fall: sort the rows of each sequence by time"
+            f"{where}: event {fall} ({shown(fall)}) is earlier than event {fall - 1} ({shown(fall - 1)}); "
+            "times must not fall: sort the rows of each sequence by time"
         )
     if "" in types:
         raise DataError(f"{where}: event {types.index('')} has no type")
@@ -199,17 +226,16 @@ def _from_lines(folder: Path, columns: Columns) -> list[EventSequence]:
     sequences = []
     for line, (time_line, type_line) in enumerate(zip(times, types, strict=True), start=1):
         names = tuple(type_line.split())
-        try:
-            texts = time_line.split()
-            event_times = decimal_times(texts, np.array([float(text) for text in texts]))
-        except ValueError as error:
-            raise DataError(f"{folder / TIMES}, line {line}: {error}") from error
+        texts = time_line.split()
+        if wrong := [text for text in texts if not _NUMBER.fullmatch(text)]:
+            raise DataError(f"{folder / TIMES}, line {line}: {shown_value(wrong[0])} is not a number")
+        event_times = decimal_times(texts, np.array([float(text) for text in texts]))
         if len(texts) != len(names):
             raise DataError(f"{folder}, line {line}: {len(texts)} times and {len(names)} types")
         if texts:
             none = np.zeros((len(texts), 0))
             sequence = str(line), event_times, names, none, none.astype(bool)
-            sequences.append(_checked(str(folder), *sequence, columns))
+            sequences.append(_checked(str(folder), *sequence, columns, texts.__getitem__))
     if not sequences:
         raise DataError(f"{folder} holds no event")
     return sequences

@@ -124,6 +124,11 @@ def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]
                 raise DataError(f"{name}, line {line}: {counts}{hint}")
             yield line, dict(zip(header, cells, strict=True))
     except csv.Error as error:
+        if "new-line character" in str(error):
+            hint = "put quotes around the cell, or remove it" if delimiter != "\t" else "remove it"
+            raise DataError(
+                f"{name}, line {reader.line_num}: a carriage return within a cell; {hint}"
+            ) from error
         unclosed = "unexpected end" in str(error)
         line, what = (begin, "a quote is never closed") if unclosed else (reader.line_num, first_line(error))
         raise _QuotesError(f"{name}, line {line}: {what}; a quote within a cell is written twice") from error

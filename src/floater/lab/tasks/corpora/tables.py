@@ -3,18 +3,20 @@
 A source is the path of a file, plain or compressed, that of a folder that `datasets` can load, or "hf:NAME",
 a name on the Hugging Face hub. ":SPLIT" after a folder or a name chooses a split: "hf:stanfordnlp/imdb:test".
 
-`datasets` finds and loads splits, and columnar files. Files of text are parsed by Python's own modules:
-`datasets` reads them with pandas and Arrow, which guess types, so that a cell "NA" becomes nothing and "007"
-becomes 7, and cannot name a line in a message.
+`datasets` finds and loads splits. Columnar files are read by Arrow, because `datasets` keeps copies of files,
+which it takes for the files as long as their times are the same. Files of text are parsed by Python's own
+modules: `datasets` reads them with pandas and Arrow, which guess types, so that a cell "NA" becomes nothing
+and "007" becomes 7, and cannot name a line in a message.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import glob
+import itertools
 import logging
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +32,8 @@ from floater.lab.tasks.corpora.rows import (
     shown_value,
     suffix,
 )
-from floater.lab.training.paths import file_of
+from floater.lab.tasks.corpora.text import PACKED
+from floater.lab.training.named_files import file_of
 
 logger = logging.getLogger(__name__)
 HUB = "hf:"
@@ -52,6 +55,8 @@ _COLUMNAR = (".parquet", ".arrow")
 _TEXTS = {*DELIMITED, *JSON}
 _SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder that `save_to_disk` wrote."""
+_FIRST = 1000
+"""Number of rows in which the names of a mapping are looked for."""
 _NAME = re.compile(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:/([\w.-]+))?(?::([^:/]+))?")
 
 
@@ -105,18 +110,28 @@ class Table:
         Raises:
             DataError: if a cell is missing or no name; the message names file, line and column.
         """
-        return [self._label(row, role, cell) for row, cell in enumerate(self.values[role])]
+        names = [name_of(cell) for cell in self.values[role]]
+        for row, (cell, name) in enumerate(zip(self.values[role], names, strict=True)):
+            if not name:
+                why = f"{shown_value(cell)} is not a label" if name is None else "there is no label"
+                raise DataError(f"{self.where(row, role)}: {why}")
+        return [name or "" for name in names]
 
-    def _label(self, row: int, role: str, cell: Any) -> str:
-        if cell is None or (isinstance(cell, str) and not cell.strip()):
-            raise DataError(f"{self.where(row, role)}: there is no label")
-        if isinstance(cell, bool):
-            return str(cell).lower()
-        if isinstance(cell, float) and cell.is_integer():
-            return str(int(cell))
-        if not isinstance(cell, str | int):
-            raise DataError(f"{self.where(row, role)}: {shown_value(cell)} is not a label")
-        return str(cell).strip()
+
+def name_of(cell: Any) -> str | None:
+    """Return the name that a cell states, empty if it is missing, None if it is none.
+
+    Example:
+        >>> [name_of(cell) for cell in (" film ", 3, 3.0, True, None, 3.5, b"film")]
+        ['film', '3', '3', 'true', '', None, None]
+    """
+    if cell is None:
+        return ""
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip() if isinstance(cell, str | int) else None
 
 
 def is_table(source: Any) -> bool:
@@ -275,26 +290,27 @@ def _spelt(name: str, columns: Sequence[str]) -> list[str]:
 
 def _table_from_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
     """Return a table of rows, each with the number of its line, or of itself from -1 down."""
-    columns: dict[str, str] = {}
-    values: dict[str, list[Any]] = {}
-    numbers: list[int] = []
-    for number, row in rows:
+    rows, numbers = iter(rows), list[int]()
+    first = [*itertools.islice(rows, _FIRST)]
+    if not first:
+        raise DataError(f"{choice.name}: the table has no row")
+    columns = choice.of(_header([row for _, row in first]), choice.name)
+    values: dict[str, list[Any]] = {role: [] for role in columns}
+    for number, row in itertools.chain(first, rows):
         where = f"{choice.name}, " + (f"line {number}" if number > 0 else f"row {-number}")
-        if not columns:
-            columns = choice.of(_header(row), choice.name)
-            values = {role: [] for role in columns}
         for role, column in columns.items():
             values[role].append(_cell(row, column, where))
         numbers.append(number)
-    if not numbers:
-        raise DataError(f"{choice.name}: the table has no row")
     return Table(choice.name, columns, values, numbers if numbers[0] > 0 else ())
 
 
-def _header(row: Row) -> list[str]:
-    """Return the columns of a row, those of mappings in it as "a.b" after the others."""
-    inner = [f"{name}.{key}" for name, cell in row.items() if isinstance(cell, Mapping) for key in cell]
-    return [*row, *inner]
+def _header(rows: Sequence[Row]) -> list[str]:
+    """Return the columns of the first row, and after them "a.b" for each name in the first mapping of one."""
+    mappings = {
+        name: next((cell for row in rows if isinstance(cell := row.get(name), Mapping)), {})
+        for name in rows[0]
+    }
+    return [*rows[0], *(f"{name}.{key}" for name, mapping in mappings.items() for key in mapping)]
 
 
 def _cell(row: Row, column: str, where: str) -> Any:
@@ -304,16 +320,23 @@ def _cell(row: Row, column: str, where: str) -> Any:
     cells = row.get(outer)
     if isinstance(cells, Mapping) and inner in cells:
         return cells[inner]
+    if inner and outer in row and cells is None:
+        return None
     raise DataError(f"{where}: no '{column}'; it has {', '.join(map(repr, row)) or 'nothing'}"[:300])
 
 
 def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
     """Return the columns of a `datasets.Dataset`, with the names of labels in place of their numbers."""
+    import pyarrow as pa
     from datasets import ClassLabel
 
     if not len(data):
         raise DataError(f"{name}: the table has no row")
-    columns = choice.of(_header(data[0]), name)
+    row = {
+        field.name: {part.name: None for part in field.type} if pa.types.is_struct(field.type) else None
+        for field in data.data.schema
+    }
+    columns = choice.of(_header([row]), name)
     values: dict[str, list[Any]] = {}
     for role, column in columns.items():
         if column in data.column_names:
@@ -350,27 +373,53 @@ def _load(name: str) -> tuple[Any, list[str]]:
     hub = _NAME.fullmatch(name)
     if name.startswith(HUB) and hub is None:
         raise DataError(f"{name}: not of the form hf:NAME, hf:OWNER/NAME/CONFIGURATION or hf:NAME:SPLIT")
+    if hub and _is_saved(Path(hub[1])):
+        raise DataError(f"{name}: {hub[1]} is a folder written by save_to_disk; leave out hf:")
     folder, chosen = (None, hub[3]) if hub else _folder(name)
     wanted = SPLITS.get(chosen or "test", (str(chosen),))
     where = hub[1] if hub else str(folder)
-    with _quiet(name):
+    with _quiet(name), tempfile.TemporaryDirectory() as fresh:
         if folder is not None and not folder.is_dir():
-            if not folder.is_file():
-                raise FileNotFoundError(errno.ENOENT, "No such file")
-            file = glob.escape(name)  # `datasets` reads names as patterns
-            return datasets.load_dataset(suffix(name)[1:], data_files=file, split="train"), []
-        if folder is not None and any((folder / file).is_file() for file in _SAVED):
+            return datasets.Dataset(_columnar(name)), []
+        if folder is not None and _is_saved(folder):
             data = datasets.load_from_disk(where)
             return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
         if folder is not None and glob.has_magic(where):
             raise DataError(f"{name}: the package datasets reads *, ? and [ as a pattern; rename the folder")
-        builder = datasets.load_dataset_builder(where, hub[2] if hub else None)
+        # the cache of `datasets` tells files of a folder by their times alone
+        options: dict[str, Any] = {"cache_dir": fresh} if Path(where).is_dir() else {}
+        builder = datasets.load_dataset_builder(where, hub[2] if hub else None, **options)
         files = builder.config.data_files or {}
-        if folder is not None and {suffix(file) for part in files.values() for file in part} <= _TEXTS:
+        suffixes = {suffix(file) for part in files.values() for file in part}
+        columnar = _COLUMNAR if builder.info.features is None else ()  # a card may name the labels
+        if folder is not None and suffixes <= {*_TEXTS, *columnar}:
             return None, list(files[_split(name, files, wanted)])
-        options = {"keep_default_na": False} if isinstance(builder, Csv) else {}  # "NA" is a text
+        if isinstance(builder, Csv):
+            options["keep_default_na"] = False  # "NA" is a text
         chosen = _split(name, builder.info.splits or files, wanted)
+        options["keep_in_memory"] = "cache_dir" in options
         return datasets.load_dataset(where, hub[2] if hub else None, split=chosen, **options), []
+
+
+def _is_saved(folder: Path) -> bool:
+    """Return whether `save_to_disk` wrote a folder."""
+    return any((folder / file).is_file() for file in _SAVED)
+
+
+def _columnar(name: str) -> Any:
+    """Return the table of a Parquet or Arrow file, plain or compressed."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    unpack = PACKED.get(Path(name).suffix.lower(), ("", b"", open))[2]
+    with unpack(name, "rb") as file:
+        if suffix(name) == ".parquet":
+            return pa.parquet.ParquetFile(file).read()
+        try:
+            return pa.ipc.open_stream(file).read_all()
+        except pa.ArrowInvalid:  # the format of files, which can be read at random
+            file.seek(0)
+            return pa.ipc.open_file(file).read_all()
 
 
 def _split(name: str, splits: Iterable[str], wanted: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from floater.lab.tasks.prepared import Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.text.tupe import tokens
-from floater.lab.training.paths import paths_in
+from floater.lab.training.named_files import paths_in
 from floater.lab.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)

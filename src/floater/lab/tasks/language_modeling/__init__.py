@@ -23,6 +23,7 @@ from floater.lab.tasks.language_modeling.data import (
     causal_batch,
     collate,
     encode_documents,
+    epoch_collate,
     joined,
     masked_by,
     read_documents,
@@ -145,9 +146,7 @@ class LanguageModeling(Task):
             return functools.partial(causal_batch, pad=pad, begin=begin_id(processor))
         return masked_by(settings, processor, *seed)
 
-    def training_collate(self, prepared: Prepared, epoch: int) -> Collate:
-        seed = prepared.settings.training.seed, epoch
-        return self.collate(prepared.settings, prepared.processor, prepared.model, *seed)
+    training_collate = epoch_collate
 
     def loss(self, prepared: Prepared) -> Any:
         if prepared.settings.objective == "masked":

@@ -19,6 +19,7 @@ from floater.lab.tasks.corpora.tables import is_table, read_table
 from floater.lab.tasks.corpora.text import iter_lines
 from floater.lab.tasks.examples import Collate, padded
 from floater.lab.tasks.language_modeling.settings import Masking
+from floater.lab.tasks.prepared import Prepared
 from floater.lab.text.bpe import BOS, MASK, encode
 from floater.lab.text.ragged import Groups, Ragged
 from floater.transformer.outputs import IGNORED
@@ -324,6 +325,13 @@ def masked_by(settings: Any, tokenizer: PreTrainedTokenizerFast, *seed: int) -> 
     """Return `masked_batch` with the `masking` of settings; the default seed is that of the evaluation."""
     seed = seed or (settings.evaluation.seed,)
     return functools.partial(masked_batch, masking=settings.masking, tokenizer=tokenizer, seed=seed)
+
+
+def epoch_collate(task: Any, prepared: Prepared, epoch: int) -> Collate:
+    """Return the collate function of a task for a training epoch, whose masks differ from those of others."""
+    seed = prepared.settings.training.seed, epoch
+    collate: Collate = task.collate(prepared.settings, prepared.processor, prepared.model, *seed)
+    return collate
 
 
 def masked(

@@ -22,9 +22,16 @@ from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement, check_edges, positions
 from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
-from floater.lab.tasks.scores import bleu_of, check_language, length_bins, length_table, score, warn_of_spaces
 from floater.lab.tasks.settings import named_vocabulary, vocabulary_size
 from floater.lab.tasks.task import Task, vocabulary_of
+from floater.lab.tasks.translation.bleu import (
+    bleu_of,
+    check_language,
+    length_bins,
+    length_table,
+    score,
+    warn_of_spaces,
+)
 from floater.lab.tasks.translation.data import TokenPairs, collate, line_of, load_corpus, read_test_pairs
 from floater.lab.tasks.translation.decode import CutTranslation, translate, translate_and_count
 from floater.lab.tasks.translation.fields import SourceFields

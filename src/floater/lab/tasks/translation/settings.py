@@ -13,7 +13,7 @@ from floater.lab.tasks.settings import PositionName, resolve_position
 from floater.lab.text import moses
 from floater.lab.text.bpe import BYTES, SPECIALS
 from floater.lab.training.contents import Part
-from floater.lab.training.paths import paths_in
+from floater.lab.training.named_files import paths_in
 from floater.lab.training.run import MODEL, inside
 from floater.lab.training.settings import SmoothedTrainingSettings, check_numbers, check_read
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from floater.lab.tasks.corpora.text import Pairs
 from floater.lab.tasks.examples import in_batches
 from floater.lab.tasks.measurement import Array, Measurement, perplexity
-from floater.lab.tasks.scores import bleu_of
+from floater.lab.tasks.translation.bleu import bleu_of, normalised
 from floater.lab.tasks.translation.data import TokenPairs, collate
 from floater.lab.tasks.translation.decode import translate_and_count
 from floater.lab.tasks.translation.settings import Decoding
@@ -43,8 +43,9 @@ def validate(
 
     Returns:
         Loss (nats per target token, not smoothed, given the earlier tokens; for a model that is not
-        autoregressive, given the length and the reference order), perplexity, BLEU (see `bleu_of`), and the
-        number of translations that reached the maximum length; `lines` are the translations.
+        autoregressive, given the length and the reference order), perplexity, BLEU (see `bleu_of`; of both
+        sides in NFC), and the number of translations that reached the maximum length; `lines` are the
+        translations.
     """
     state, pairs = PartialState(), examples.pairs
     rank, world = state.process_index, state.num_processes
@@ -60,14 +61,15 @@ def validate(
         translations[other["rank"] :: world] = other["texts"]
     total = {name: sum(other[name] for other in parts) for name in ("nats", "count", "cut")}
     loss = total["nats"] / total["count"]
-    bleu = bleu_of(language)
+    bleu, (ours, theirs, mark) = bleu_of(language), normalised(translations, pairs.target)
     scores = {
         "loss": round(loss, 4),
         "perplexity": round(perplexity(loss), 3),
-        "bleu": round(bleu.corpus_score(translations, [pairs.target]).score, 2),
+        "bleu": round(bleu.corpus_score(ours, [theirs]).score, 2),
         "cut_translations": total["cut"],
     }
-    return Measurement(scores=scores, lines=translations, signatures={"bleu": str(bleu.get_signature())})
+    signatures = {"bleu": f"{bleu.get_signature()}{mark}"}
+    return Measurement(scores=scores, lines=translations, signatures=signatures)
 
 
 def token_losses(

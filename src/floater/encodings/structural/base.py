@@ -16,7 +16,8 @@ from floater.encodings.model import PositionModel
 from floater.encodings.registry import name_of
 from floater.encodings.spec import Site
 from floater.positions import Positions
-from floater.structures import Structure, path_symbols, symbols
+from floater.structures import Structure
+from floater.structures.graph_features import path_symbols, symbols
 
 _ALL_TOKENS = "it reads a tree or a graph over all tokens at once"
 WHOLE: Mapping[Contract, str] = {"cache": _ALL_TOKENS, "documents": _ALL_TOKENS}

@@ -16,7 +16,7 @@ from floater.errors import DataError
 from floater.lab.cli import main
 from floater.lab.settings import SettingsError, dump, load
 from floater.lab.tasks import task
-from floater.lab.tasks.corpora.documents import read_documents
+from floater.lab.tasks.corpora.documents import Document, read_documents
 from floater.lab.tasks.documents import DocumentsSettings, collate, encode
 from floater.lab.tasks.measurement import METRICS
 from floater.lab.text.vocabulary import Vocabulary
@@ -27,8 +27,8 @@ from helpers import write_run_config
 TASK = task("documents")
 check, evaluate = TASK.check, TASK.evaluate
 SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1}
-DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[5] / "shared" / "data"))
-ROOT = Path(__file__).parents[4]
+DATA = Path(os.environ.get("FLOATER_DATA", Path(__file__).parents[4] / "shared" / "data"))
+ROOT = Path(__file__).parents[3]
 CONFIGS = sorted((ROOT / "configs" / "documents").glob("*.yaml"))
 
 
@@ -258,6 +258,51 @@ def test_training_on_the_command_line_tells_good_films(
     assert evaluate(run, folder / "films").statistics["accuracy"][:, 0].sum() == right
 
 
+def test_a_test_table_may_have_one_label_and_each_row_has_a_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    few = {"max_steps": 1, "save_steps": 1, "eval_steps": 1}
+    config = {"train": str(folder / "films"), "min_count": 2, "max_words": 6}
+    assert main(["train", str(write_config(tmp_path, data=config, training=few))]) == 0
+    run, table, lines = tmp_path / "run", tmp_path / "test.csv", tmp_path / "lines.txt"
+
+    def evaluated(text: str) -> int:
+        table.write_text(f"text,label\n{text}")
+        capsys.readouterr()
+        return main(["evaluate", str(run), "--source", str(table), "--output", str(lines)])
+
+    assert evaluated("a fine b,good\n") == 0
+    assert "of 1 documents" in capsys.readouterr().out
+    assert evaluated("a fine b,good\n,good\nb dull,bad\n  ,bad\n") == 0
+    assert "2 rows without a word are skipped" in caplog.text
+    assert [bool(line) for line in lines.read_text().split("\n")] == [True, False, True, False, False]
+    assert evaluated("a,good\n" + '"' + "long\n" * 3000 + '",other\n') == 2
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("test.csv, line 3, column 'label': 'other' is none of bad, good")
+    )
+    (tmp_path / "new" / "other").mkdir(parents=True)
+    (tmp_path / "new" / "other" / "1.txt").write_text("a")
+    with pytest.raises(DataError, match=r"new: the label of other/1.txt is none of bad, good"):
+        evaluate(run, tmp_path / "new")
+    assert evaluated(",good\n") == 2
+    assert "test.csv: there is no text in it" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"there is no document LABEL/NAME.txt in it"):
+        read_documents(tmp_path / "new" / "other")
+
+
+def test_a_label_of_no_training_document_is_named(tmp_path: Path) -> None:
+    rows = [(f"text {i}", "ab"[i % 2]) for i in range(30)]
+    settings = load(DocumentsSettings, write_config(tmp_path, data={"train": str(tmp_path / "t.csv")}))
+    row = settings.data.part([Document(f"rare {i}", "c", []) for i in range(99)], "valid")[0].id
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"{a},{b}\n" for a, b in [*rows, (row, "c")]))
+    with pytest.raises(
+        DataError, match=r"t.csv: none of the \d+ training documents has the label 'c'; lower"
+    ):
+        TASK.read(settings)
+
+
 def test_two_documents_of_one_id_are_refused(tmp_path: Path) -> None:
     for part in ("train", "test"):
         for label in ("good", "bad"):
@@ -288,8 +333,8 @@ def test_what_a_person_gets_wrong_is_one_line(folder: Path, capsys: pytest.Captu
         assert not (folder / "new").exists()
     (folder / "one" / "only").mkdir(parents=True)
     (folder / "one" / "only" / "1.txt").write_text("a b\n")
-    with pytest.raises(DataError, match="of fewer than two labels"):
-        read_documents(folder / "one")
+    assert main(["train", config, f"data.train={folder / 'one'}"]) == 2
+    assert "all 1 documents have the label 'only'; a training needs two" in capsys.readouterr().err
     (folder / "one" / "only" / "2.txt").write_text("\n")
     with pytest.raises(DataError, match=r"document only/2\.txt has no word"):
         read_documents(folder / "one")

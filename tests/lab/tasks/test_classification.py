@@ -99,6 +99,18 @@ def test_an_extended_run_is_a_model_of_transformers(folder: Path, bert: Path, ca
     assert TASK.predict(run, str(folder / "lines.txt")) == predicted
 
 
+def test_each_row_of_a_table_has_a_line(folder: Path, bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = {"long": "parts"}
+    run = TASK.train(
+        load(ClassificationSettings, write_config(folder, bert, "lines", training=FEW, data=data))
+    )
+    (folder / "blank.csv").write_text("review,sentiment\nrome,bad\n,bad\ngood,good\n  ,good\n")
+    score = TASK.evaluate(run, str(folder / "blank.csv"))
+    assert [bool(line) for line in score.lines] == [True, False, True, False]
+    assert len(score.lengths) == 2
+    assert "2 rows without a text are skipped" in caplog.text
+
+
 def test_cut_texts_of_a_finished_run_are_counted(folder: Path, bert: Path) -> None:
     run = TASK.train(load(ClassificationSettings, write_config(folder, bert, "cut", training=FEW)))
     with pytest.warns(CutTexts, match="6 texts cut at data.max_length"):

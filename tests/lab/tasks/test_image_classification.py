@@ -81,6 +81,18 @@ def test_a_folder_of_images_is_read_as_the_digits_are(trained: Path, tmp_path: P
     assert colours[0].pixels.shape == (3, 8, 8)
 
 
+def test_a_class_that_a_model_does_not_have_is_refused(trained: Path, tmp_path: Path) -> None:
+    for name in ("test/3", "test/cat", "train/a", "train/b", "valid/a", "valid/cat"):
+        (tmp_path / name).mkdir(parents=True)
+        Pillow.new("L", (8, 8)).save(tmp_path / name / "1.png")
+    with pytest.raises(
+        DataError, match=r"test: class 'cat' is none of the model's: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9$"
+    ):
+        TASK.evaluate(trained, tmp_path / "test")
+    with pytest.raises(DataError, match=r"valid: class 'cat' is none of the model's: a, b$"):
+        TASK.read(settings(tmp_path, data={"source": str(tmp_path)}))
+
+
 @pytest.mark.parametrize(
     ("source", "inputs", "message"),
     [

@@ -4,6 +4,7 @@ import functools
 import importlib.metadata
 import logging
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def score(
     with its default settings for the language (see `bleu_of`); they can be compared between papers if their
     signatures are equal. Tokenised BLEU is the number that Vaswani et al. (2017), Ott et al. (2018) and Liu
     et al. (2020) report; see `split_compounds`. It depends on the tokenizer and serves only for comparison
-    with these papers.
+    with these papers. Both sides are first converted to Unicode form NFC, in which the vocabularies write.
 
     Args:
         hypotheses: translations, plain text.
@@ -44,8 +45,9 @@ def score(
         lengths: lengths of the source sentences.
 
     Returns:
-        The scores, 0 to 100, with their statistics and signatures, which describe the computation of each;
-        the report is three lines to quote, and `lines` are the translations.
+        The scores, 0 to 100, with their statistics and signatures, which describe the computation of each
+        and end in "|norm:nfc" if a reference was not NFC; the report is three lines to quote, and `lines` are
+        the translations.
 
     Raises:
         DataError: if there is no sentence, or the numbers of references and hypotheses differ.
@@ -60,9 +62,11 @@ def score(
     if not hypotheses:
         raise DataError("no sentence to score: 0 hypotheses")
     warn_of_spaces(language, references)
+    *normal, mark = normalised(hypotheses, references)
     statistics, signatures = {}, {}
     for name, metric in (("bleu", bleu_of(language)), ("chrf", CHRF())):
-        statistics[name], signatures[name] = _extract(metric, hypotheses, references)
+        statistics[name], plain = _extract(metric, *normal)
+        signatures[name] = plain + mark
     signatures["tokenised_bleu"] = "not computed: no target language given"
     if language is not None:
         try:
@@ -71,10 +75,10 @@ def score(
         except ValueError as error:
             signatures["tokenised_bleu"] = f"not computed: {error}"
         else:
-            sides = ([split(line) for line in lines] for lines in (hypotheses, references))
+            sides = ([split(line) for line in lines] for lines in normal)
             statistics["tokenised_bleu"], plain = _extract(BLEU(tokenize="none", force=True), *sides)
             moses = f"moses-{language}-a+compounds|sacremoses:{importlib.metadata.version('sacremoses')}"
-            signatures["tokenised_bleu"] = f"{plain}|pre:{moses}"
+            signatures["tokenised_bleu"] = f"{plain}|pre:{moses}{mark}"
     scores = {name: METRICS[name].score(rows.sum(0)) for name, rows in statistics.items()}
     shown = {name: f"{scores[name]:.2f}" if name in scores else "none" for name in signatures}
     report = [f"{METRICS[name].label} {shown[name]} ({text})" for name, text in signatures.items()]
@@ -86,6 +90,18 @@ def score(
         scores=scores,
         report="\n".join(report),
     )
+
+
+def normalised(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list[str], list[str], str]:
+    r"""Return both sides in Unicode form NFC, and the end of signatures, empty if the references were NFC.
+
+    Example:
+        >>> normalised(["\xe9"], ["e\u0301"])
+        (['é'], ['é'], '|norm:nfc')
+    """
+    both = hypotheses, references
+    ours, theirs = ([unicodedata.normalize("NFC", line) for line in lines] for lines in both)
+    return ours, theirs, "" if theirs == list(references) else "|norm:nfc"
 
 
 def bleu_of(language: str | None) -> BLEU:

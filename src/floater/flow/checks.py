@@ -1,9 +1,13 @@
-"""Checks of arguments: one of a few valid values, and whole numbers."""
+"""Checks of arguments, one of a few valid values and whole numbers, and the names of the solvers' methods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+ADAPTIVE_METHODS = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")
+# torchdiffeq's Adams methods are excluded: they assume steps of equal length, which ours are not.
+FIXED_STEP_METHODS = ("rk4", "midpoint", "euler", "heun2", "heun3")
 
 
 def check_choice(argument: str, value: str, valid: Iterable[str]) -> None:

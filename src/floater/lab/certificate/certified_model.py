@@ -60,7 +60,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Subject:
+class CertifiedModel:
     """A checkpoint and the length to which it is extended.
 
     Args:
@@ -98,7 +98,7 @@ class Subject:
         return length * (1 + length / self.quadratic)
 
 
-def subject(folder: str, length: int, method: Method | None = None) -> Subject:
+def subject(folder: str, length: int, method: Method | None = None) -> CertifiedModel:
     """Check that a checkpoint can be extended and measured here, before anything is read with it.
 
     Args:
@@ -132,7 +132,7 @@ def subject(folder: str, length: int, method: Method | None = None) -> Subject:
     weights = values_digest(model.state_dict())
     assert weights is not None  # all are tensors
     summary = floater.extend(model, length)
-    return Subject(
+    return CertifiedModel(
         folder, length, summary.old, "causal" if causal else "masked", summary.positions, summary.method,
         parameters, weights[:16], parameters / (layers * width),
     )  # fmt: skip
@@ -179,7 +179,7 @@ def check_memory(weights: int, beside: int, length: int) -> None:
         )
 
 
-def methods(model: Subject, chosen: str, options: Mapping[str, Any]) -> list[Method]:
+def methods(model: CertifiedModel, chosen: str, options: Mapping[str, Any]) -> list[Method]:
     """Return the methods that a certificate measures, the chosen one first.
 
     Args:

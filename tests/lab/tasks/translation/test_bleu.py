@@ -1,4 +1,5 @@
 import re
+import unicodedata
 
 import pytest
 import sacrebleu
@@ -7,9 +8,15 @@ from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import _get_tokenizer as real
 
 from floater.errors import DataError
-from floater.lab.tasks import scores
 from floater.lab.tasks.measurement import check_edges
-from floater.lab.tasks.scores import check_language, length_bins, length_table, score, split_compounds
+from floater.lab.tasks.translation import bleu
+from floater.lab.tasks.translation.bleu import (
+    check_language,
+    length_bins,
+    length_table,
+    score,
+    split_compounds,
+)
 from floater.lab.text.moses import detokenizer, tokenizer
 
 REFERENCES = [
@@ -41,6 +48,23 @@ def test_plain_scores_are_those_of_sacrebleu():
     assert 0 < scores.scores["bleu"] < 100
     assert "tok:13a" in scores.signatures["bleu"]
     assert "nc:6|nw:0" in scores.signatures["chrf"]
+
+
+@pytest.mark.parametrize(
+    ("language", "sides"), [("de", (HYPOTHESES, REFERENCES)), ("ko", (["한국어 문장입니다."],) * 2)]
+)
+def test_texts_are_compared_in_the_form_in_which_vocabularies_write(language, sides):
+    composed, decomposed = (
+        [[unicodedata.normalize(form, line) for line in lines] for lines in sides] for form in ("NFC", "NFD")
+    )
+    wanted = score(*composed, language=language)
+    assert "norm:nfc" not in str(wanted)
+    for hypotheses, references in ((composed[0], decomposed[1]), decomposed):
+        actual = score(hypotheses, references, language=language)
+        assert actual.scores == wanted.scores
+        for name in wanted.scores:
+            assert actual.signatures[name] == f"{wanted.signatures[name]}|norm:nfc"
+        assert actual.lines == hypotheses
 
 
 def test_compounds_count_by_their_parts():
@@ -212,7 +236,7 @@ def test_the_signature_tells_the_tokens_of_the_language(language, tokens):
 def test_tokenizers_in_packages_are_used_if_they_are_installed(
     monkeypatch, caplog, language, there, without, installed
 ):
-    scores._tokenizer.cache_clear()
+    bleu._tokenizer.cache_clear()
 
     class Tokenizer:
         def __init__(self):
@@ -229,7 +253,7 @@ def test_tokenizers_in_packages_are_used_if_they_are_installed(
         "sacrebleu.metrics.bleu._get_tokenizer", lambda name: Tokenizer if name == there else real(name)
     )
     actual = score(["a"], ["a"], language=language).signatures["bleu"]
-    scores._tokenizer.cache_clear()
+    bleu._tokenizer.cache_clear()
     assert f"|tok:{there if installed else without}|" in actual
     assert installed or f"there is no '{there}' (install it)" in caplog.text
 
