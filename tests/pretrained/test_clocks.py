@@ -418,7 +418,7 @@ def test_a_clock_turns_the_frequencies_of_an_extension(method: str, tmp_path: Pa
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_files_in_half_precision_take_and_hold_a_clock(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Their configuration names the type, in which a trial builds the model."""
+    """Their configuration names the type, in which a dry run builds the model."""
     zoo.build("llama").to(dtype).save_pretrained(tmp_path / "plain")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
     floater.plug(model, clock={}, start="small")

@@ -14,7 +14,7 @@ from torch import nn
 
 import floater
 from floater.pretrained.extending import ExtendError
-from floater.pretrained.extending.trial import Trial
+from floater.pretrained.extending.dry_run import DryRun
 
 from . import zoo
 from .extended import build
@@ -260,10 +260,10 @@ def test_a_trial_checks_indices_at_the_cost_of_shapes() -> None:
     """A model of billions of parameters on a long text, without memory for weights or activations."""
     with torch.device("meta"):
         model = hf.LlamaForCausalLM(hf.LlamaConfig(num_hidden_layers=2))
-    trial = Trial(model)
-    trial.mark({"model.rotary_emb.inv_freq": "rotation", "model.layers.1.mlp.up_proj.weight": "last"})
-    assert trial.run("", 131072, image=False) == {"rotation", "last"}
-    short = Trial(hf.GPT2Model(hf.GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=16)))
+    dry_run = DryRun(model)
+    dry_run.mark({"model.rotary_emb.inv_freq": "rotation", "model.layers.1.mlp.up_proj.weight": "last"})
+    assert dry_run.run("", 131072, image=False) == {"rotation", "last"}
+    short = DryRun(hf.GPT2Model(hf.GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, n_positions=16)))
     short.run("", 16, image=False)
     with pytest.raises(IndexError, match="index 16 is out of range for 16 entries"):
         short.run("", 17, image=False)
@@ -272,6 +272,6 @@ def test_a_trial_checks_indices_at_the_cost_of_shapes() -> None:
 def test_a_trial_knows_what_reaches_the_output() -> None:
     size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 40}
     for alibi in (False, True):
-        trial = Trial(hf.FalconModel(hf.FalconConfig(**size, alibi=alibi)))
-        trial.mark({"rotary_emb.inv_freq": "rotation", "h.0.mlp.dense_h_to_4h.weight": "block"})
-        assert trial.run("", 4, image=False) == {"block", *([] if alibi else ["rotation"])}
+        dry_run = DryRun(hf.FalconModel(hf.FalconConfig(**size, alibi=alibi)))
+        dry_run.mark({"rotary_emb.inv_freq": "rotation", "h.0.mlp.dense_h_to_4h.weight": "block"})
+        assert dry_run.run("", 4, image=False) == {"block", *([] if alibi else ["rotation"])}

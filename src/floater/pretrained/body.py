@@ -112,8 +112,8 @@ class Body:
         if module.training and not torch.compiler.is_compiling():
             for name, part in module.named_modules():
                 function = part.__dict__.get("_gradient_checkpointing_func")
-                if function is not None and not isinstance(function, Checkpoint):
-                    part._gradient_checkpointing_func = Checkpoint(self, name, function)
+                if function is not None and not isinstance(function, GradientCheckpointing):
+                    part._gradient_checkpointing_func = GradientCheckpointing(self, name, function)
 
     def leave(self, output: Any) -> None:
         """End a forward pass."""
@@ -123,7 +123,7 @@ class Body:
         """Restore the original functions of gradient checkpointing."""
         for part in self.root.get_submodule(self.path).modules():
             function = part.__dict__.get("_gradient_checkpointing_func")
-            if isinstance(function, Checkpoint):
+            if isinstance(function, GradientCheckpointing):
                 part._gradient_checkpointing_func = function.function  # type: ignore[assignment]
 
     @contextmanager
@@ -306,7 +306,7 @@ def _injects(module: nn.Module, path: str) -> bool:
     return any(isinstance(hook, Injection) and hook.path == path for hook in hooks)
 
 
-class Checkpoint:
+class GradientCheckpointing:
     """A gradient checkpointing function that passes position vectors as arguments of the checkpoint.
 
     A checkpoint runs again in the backward pass, when the forward pass of the body has ended, and with

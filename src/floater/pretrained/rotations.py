@@ -1,4 +1,4 @@
-"""Which attention modules of a model rotate, and by which frequencies, found by a trial of its shapes."""
+"""Which attention modules of a model rotate, and by which frequencies, found by a dry run of its shapes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from transformers.cache_utils import DynamicCache
 
 from floater.errors import first_line
 from floater.pretrained.clocks import ANGLES, LAYOUTS, Rotation
+from floater.pretrained.extending.dry_run import DryRun
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.rotary import rotary_parts
-from floater.pretrained.extending.trial import Trial
 from floater.pretrained.families import PlugError
 from floater.pretrained.find import is_inside, reads_text, text_advice
 from floater.pretrained.host import part_at
@@ -31,7 +31,7 @@ _SUFFIX, _ORIGINAL = "inv_freq", "original_"
 
 @dataclass
 class _Call:
-    """Arguments of an attention module in a trial, and whether its output depends on its angles."""
+    """Arguments of an attention module in a dry run, and whether its output depends on its angles."""
 
     hidden: Any
     angles: Any
@@ -41,10 +41,10 @@ class _Call:
 
 @dataclass
 class _Run:
-    """The calls that hooks record while a trial runs: of attention modules, and of rotary modules.
+    """The calls that hooks record while a dry run runs: of attention modules, and of rotary modules.
 
     Args:
-        shapes: dispatch mode of the trial, which marks tensors.
+        shapes: dispatch mode of the dry run, which marks tensors.
         calls: calls of each module that gets angles, by its name.
         rotaries: arguments of the rotary module that reads each buffer of frequencies, by the buffer's name.
     """
@@ -79,7 +79,7 @@ class _Run:
 def find_rotations(model: nn.Module) -> tuple[str, int, list[Rotation]]:
     """Return the rotations of the one body of a model that reads text and rotates queries and keys.
 
-    A model without weights is built from the configuration and run; see `Trial`. An attention module rotates
+    A model without weights is built from the configuration and run; see `DryRun`. An attention module rotates
     if its output depends on the cosines and sines among its arguments.
 
     Args:
@@ -92,12 +92,12 @@ def find_rotations(model: nn.Module) -> tuple[str, int, list[Rotation]]:
         PlugError: if the model has not one such body, or rotates in another way.
     """
     try:
-        trial = Trial(model)
+        dry_run = DryRun(model)
     except ExtendError as error:
         raise PlugError(str(error)) from error
     bodies = [
         path
-        for path, part in trial.parts.items()
+        for path, part in dry_run.parts.items()
         if isinstance(part, PreTrainedModel) and reads_text(part) and rotary_parts(part)
     ]
     if len(bodies) != 1:
@@ -106,21 +106,21 @@ def find_rotations(model: nn.Module) -> tuple[str, int, list[Rotation]]:
             f"{type(model).__name__} has {len(bodies) or 'none'}{text_advice(model)}"
         )
     (path,) = bodies
-    _check_cache(trial.parts[path])
-    run, name = _observed(trial, path), type(trial.parts[path]).__name__
+    _check_cache(dry_run.parts[path])
+    run, name = _observed(dry_run, path), type(dry_run.parts[path]).__name__
     attention = _innermost(run.calls)
-    depth = int(getattr(trial.parts[path].config, "num_hidden_layers", len(attention)))
+    depth = int(getattr(dry_run.parts[path].config, "num_hidden_layers", len(attention)))
     rotations = []
     for order, each in enumerate(attention):
         call, *more = run.calls[each]
         if not any(one.rotates for one in (call, *more)) or part_at(model, each) is None:
             continue
-        block = getattr(trial.parts[each], "layer_idx", None)
+        block = getattr(dry_run.parts[each], "layer_idx", None)
         block = order if block is None else block
         reason = "is run several times in a pass" if more or block not in range(depth) else _reason(call)
         if not reason:
             (frequencies,) = call.frequencies
-            layout = _layout(trial, frequencies, run.rotaries[frequencies])
+            layout = _layout(dry_run, frequencies, run.rotaries[frequencies])
             if layout is not None:
                 rotations.append(Rotation(each, block, call.hidden.shape[-1], frequencies, layout))
                 continue
@@ -154,24 +154,24 @@ def _innermost(paths: Collection[str]) -> list[str]:
     return [path for path in paths if not any(other != path and is_inside(other, path) for other in paths)]
 
 
-def _observed(trial: Trial, path: str) -> _Run:
+def _observed(dry_run: DryRun, path: str) -> _Run:
     """Run the body of a name, and return what its modules got."""
-    run = _Run(trial.shapes)
-    body = trial.parts[path]
+    run = _Run(dry_run.shapes)
+    body = dry_run.parts[path]
     body.register_forward_pre_hook(run.begin)
     marks = {}
     for holder in (f"{path}.{name}".strip(".") for name in rotary_parts(body)):
-        trial.parts[holder].register_forward_hook(run.rotated, with_kwargs=True)
-        for name, _ in trial.parts[holder].named_buffers(recurse=False):
+        dry_run.parts[holder].register_forward_hook(run.rotated, with_kwargs=True)
+        for name, _ in dry_run.parts[holder].named_buffers(recurse=False):
             if name.endswith(_SUFFIX):  # a method may restore the original ones
                 marks[f"{holder}.{name}"] = f"{holder}.{name.replace(_ORIGINAL, '')}"
-    trial.mark(marks)
-    for name, part in trial.parts.items():
+    dry_run.mark(marks)
+    for name, part in dry_run.parts.items():
         if name != path and is_inside(name, path):
             part.register_forward_pre_hook(partial(run.enter, name), with_kwargs=True)
             part.register_forward_hook(partial(run.leave, name))
     try:
-        trial.runner(path, _LENGTH, image=False)
+        dry_run.runner(path, _LENGTH, image=False)
     except ExtendError as error:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise PlugError(
@@ -195,13 +195,13 @@ def _reason(call: _Call) -> str:
     return "" if len(call.frequencies) == 1 else f"rotates by {len(call.frequencies)} sets of frequencies"
 
 
-def _layout(trial: Trial, frequencies: str, arguments: tuple[Any, Any]) -> str | None:
+def _layout(dry_run: DryRun, frequencies: str, arguments: tuple[Any, Any]) -> str | None:
     """Return the layout of the cosines and sines of a module with frequencies; None if it is another.
 
     A copy of the module reads the position 1 with frequencies between 0 and 1, so that its angles are these.
     """
     holder, _, name = frequencies.rpartition(".")
-    rotary = copy.deepcopy(trial.parts[holder])
+    rotary = copy.deepcopy(dry_run.parts[holder])
     count = len(getattr(rotary, name))
     with torch.device("cpu"), torch.no_grad():  # models are also plugged while they load, without values
         values = torch.arange(1.0, 1 + count) / (1 + count)

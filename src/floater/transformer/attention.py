@@ -15,7 +15,7 @@ from floater.encodings.attention import AttentionCall, mask_of_pairs, project, p
 from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.sharded import split_heads
 from floater.transformer.config import FloaterConfig
-from floater.transformer.kernels import Kernel, Linear, check_part, kernel_for
+from floater.transformer.kernels import Kernel, LinearKernel, check_part, kernel_for
 from floater.transformer.memory import Earlier
 from floater.transformer.uncast import Uncast
 
@@ -159,7 +159,9 @@ class Attention(nn.Module):
             kernel = kernel_for(call, self.config._attn_implementation)
         else:
             performer = self.config.attention == "performer"
-            kernel = Linear(self.config.attention_features or 0 if performer else None, call.context.layer)
+            kernel = LinearKernel(
+                self.config.attention_features or 0 if performer else None, call.context.layer
+            )
         check_part(call, kernel)
         out, weights = kernel.attend(call)
         return self.output(out.transpose(1, 2).flatten(-2)), weights

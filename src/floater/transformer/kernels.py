@@ -131,7 +131,7 @@ class Flex:
         return flex_attention(q, k, call.v, call.scale, bias=bias, mask=mask, causal=call.causal), None
 
 
-class Linear:
+class LinearKernel:
     """Attention in time that grows with T: the kernel of the configurations "linear" and "performer".
 
     The models that it does not support, which change the matrix of attention, are refused when a stack of

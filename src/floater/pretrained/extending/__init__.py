@@ -3,7 +3,7 @@
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend import extend
 from floater.pretrained.extending.extension import Extension
-from floater.pretrained.extending.install import position_parameters, training_spans
+from floater.pretrained.extending.install import trained_positions, training_spans
 from floater.pretrained.extending.search import FactorSearch, search_factors
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "Extension",
     "FactorSearch",
     "extend",
-    "position_parameters",
     "search_factors",
+    "trained_positions",
     "training_spans",
 ]

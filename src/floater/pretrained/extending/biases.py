@@ -199,7 +199,7 @@ def _distance(relative_position: Tensor, **options: Any) -> Tensor:
     return relative_position
 
 
-class Linear:
+class ContinuedAlibi:
     """The bias of ALiBi, -slope |distance|, continued by a flow in texts longer than in training.
 
     Args:
@@ -294,7 +294,7 @@ def attach_flow(part: Any, flow: Callable[[], FloaterRelative], old: int) -> Bia
     kind = part.config.model_type
     watch = Watch(part, "flow", biases="slots" if kind == "mpt" else "tokens")
     name = "position_bias" if kind == "mpt" else "attention_mask"
-    linear = Linear(watch, name, _slopes(part.config), flow, old)
+    linear = ContinuedAlibi(watch, name, _slopes(part.config), flow, old)
     for block in getattr(part, _BLOCKS[kind]):
         block.register_forward_pre_hook(linear, with_kwargs=True)
     return linear.trained

@@ -9,6 +9,7 @@ from torch import nn
 
 from floater.errors import first_line
 from floater.flow.checks import is_count
+from floater.pretrained.extending.dry_run import DryRun, check_extended
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extend_biases import extend_biases
 from floater.pretrained.extending.extend_rotary import extend_rotary
@@ -18,7 +19,6 @@ from floater.pretrained.extending.install import KEY, recorded
 from floater.pretrained.extending.methods import choose_method
 from floater.pretrained.extending.model_positions import find_positions
 from floater.pretrained.extending.transaction import transaction
-from floater.pretrained.extending.trial import Trial, check_extended
 from floater.pretrained.flows import Flows
 from floater.pretrained.host import UNSAVED, check_not_code, inner, rename, warn_of_adapters
 from floater.pretrained.plugged import plugged, plugged_around, trained_part
@@ -167,17 +167,17 @@ def _lengthen_generation(model: Any, summary: Extension) -> None:
 
 def _extend(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:
     """Extend a model as `extend` does; after an error it may be changed in part."""
-    trial = Trial(model)
-    positions = find_positions(model, trial, length, method)
+    dry_run = DryRun(model)
+    positions = find_positions(model, dry_run, length, method)
     method = choose_method(positions, method, options, type(model).__name__)
-    differing = trial.differing(model)
+    differing = dry_run.differing(model)
     if positions.kind == "bias":
         summary = extend_biases(model, positions.biased, length, options)
     elif positions.kind == "rotary":
-        summary = extend_rotary(model, positions.bodies, trial, length, method, options)
+        summary = extend_rotary(model, positions.bodies, dry_run, length, method, options)
     elif positions.kind == "image":
         summary = extend_image_table(positions.tables[0], length, method)
     else:
         summary = extend_tables(model, positions.tables, length, method, options)
-    check_extended(model, trial, differing, positions.runners, length)
+    check_extended(model, dry_run, differing, positions.runners, length)
     return summary

@@ -11,18 +11,18 @@ from transformers import PreTrainedModel
 from floater.flow.checks import is_count
 from floater.pretrained.clocks import has_clocks
 from floater.pretrained.extending import attention, clex, native, rotary, stored
+from floater.pretrained.extending.dry_run import DryRun
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import Extension, check_longer
 from floater.pretrained.extending.install import PLAIN, WEIGHTLESS, follows_length, install
 from floater.pretrained.extending.methods import INSTALLED
 from floater.pretrained.extending.pairs import check_calls, rotates_halves
-from floater.pretrained.extending.trial import Trial
 
 
 def extend_rotary(
     model: Any,
     bodies: list[PreTrainedModel],
-    trial: Trial,
+    dry_run: DryRun,
     length: int,
     method: str,
     options: dict[str, Any],
@@ -32,7 +32,7 @@ def extend_rotary(
     Args:
         model: model that contains the bodies; changed in place.
         bodies: rotary bodies.
-        trial: trial of the model's configuration.
+        dry_run: dry run of the model's configuration.
         length: number of tokens to support.
         method: name of the method.
         options: options of the method.
@@ -72,7 +72,7 @@ def extend_rotary(
                 f"{type(bodies[0]).__name__}; {method!r} cannot change it, use a method of the configuration"
             )
         if method in WEIGHTLESS:
-            settings |= _pairs(model, bodies, trial, settings)
+            settings |= _pairs(model, bodies, dry_run, settings)
         install(model, settings)
         for body in bodies:
             native.state_factor(body.config)
@@ -107,15 +107,15 @@ def _finish(
 
 
 def _pairs(
-    model: nn.Module, bodies: list[PreTrainedModel], trial: Trial, settings: Mapping[str, Any]
+    model: nn.Module, bodies: list[PreTrainedModel], dry_run: DryRun, settings: Mapping[str, Any]
 ) -> dict[str, bool]:
     """Return the settings that say how the bodies rotate; refuse attention that a method cannot replace."""
     method, halves = settings["method"], set()
     for path, body in model.named_modules():
         if body in bodies:
-            check_calls(body, path, trial, method)
+            check_calls(body, path, dry_run, method)
             if method == "self_extend":
-                halves.add(rotates_halves(body, path, trial, settings["old"]))
+                halves.add(rotates_halves(body, path, dry_run, settings["old"]))
     if len(halves) > 1:
         raise ExtendError(f"bodies of {type(model).__name__} rotate other components together; extend one")
     return {"halves": halves.pop()} if halves else {}

@@ -112,7 +112,7 @@ def training_spans(model: nn.Module, length: int) -> list[int]:
     settings = extension_settings(model)
     if settings is None or not follows_length(settings):
         return [length]
-    positions = {*map(id, position_parameters(model))}
+    positions = {*map(id, trained_positions(model))}
     others = any(p.requires_grad and id(p) not in positions for p in model.parameters())
     old = settings["old"]
     return [*range(old * (1 if others else 2), length, old), length]
@@ -275,7 +275,7 @@ def _attention_function(body: Any, method: str) -> str:
     )
 
 
-def position_parameters(model: nn.Module) -> list[nn.Parameter]:
+def trained_positions(model: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of a model's positions: of its extension, of its flow, and learned tables.
 
     Args:

@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from floater.errors import first_line
 from floater.pretrained.extending import biases, native, rotary, stored
+from floater.pretrained.extending.dry_run import DryRun
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.extension import DESCRIPTIONS, Kind
 from floater.pretrained.extending.tables import Table, find_tables, image_side
-from floater.pretrained.extending.trial import Trial
 from floater.pretrained.find import TEXT
 
 _TOKENS = TEXT | {"hidden_states"}
@@ -45,12 +45,12 @@ class ModelPositions:
     stored: bool = False
 
 
-def find_positions(model: nn.Module, trial: Trial, length: int, method: str | None) -> ModelPositions:
+def find_positions(model: nn.Module, dry_run: DryRun, length: int, method: str | None) -> ModelPositions:
     """Return the positions of a model that can be extended.
 
     Args:
         model: model to extend.
-        trial: trial of its configuration.
+        dry_run: dry run of its configuration.
         length: requested length, for the message if there are none.
         method: name of the method, None for the default.
 
@@ -62,17 +62,17 @@ def find_positions(model: nn.Module, trial: Trial, length: int, method: str | No
     tables, bodies = find_tables(model), rotary.rotary_bodies(model)
     biased = biases.biased_parts(model)
     if not tables and not bodies and not biased:
-        raise _nothing_to_extend(trial, name, length)
+        raise _nothing_to_extend(dry_run, name, length)
     if biased:
         paths = {part: path for path, part in model.named_modules()}
-        runners = {trial.runner(paths[part], 4, image=False)[0]: False for part in biased}
+        runners = {dry_run.runner(paths[part], 4, image=False)[0]: False for part in biased}
         return ModelPositions("bias", [], [], [], biased, runners)
     images = [table for table in tables if table.image]
     if len(images) < len(tables) or bodies:  # the length of a model of texts and images is that of texts
         tables, images = [table for table in tables if not table.image], []
     if len(images) > 1:
         raise ExtendError(f"{name} has {len(images)} grids of patches; extend the parts one by one")
-    positions = _read_positions(model, trial, tables, bodies, method)
+    positions = _read_positions(model, dry_run, tables, bodies, method)
     if positions.kind != "rotary":
         return positions
     if any(map(stored.stores_frequencies, positions.bodies)):
@@ -82,13 +82,13 @@ def find_positions(model: nn.Module, trial: Trial, length: int, method: str | No
     return replace(positions, scaling=_scaling(positions.bodies))
 
 
-def _nothing_to_extend(trial: Trial, name: str, length: int) -> ExtendError:
+def _nothing_to_extend(dry_run: DryRun, name: str, length: int) -> ExtendError:
     """Return the refusal of a model whose positions are not known, by whether it takes the length."""
-    if not any(map(_reads_texts, trial.parts.values())):
+    if not any(map(_reads_texts, dry_run.parts.values())):
         return _no_text(name)
     try:
-        for root in trial.roots:
-            trial.run(root, length, image=False)
+        for root in dry_run.roots:
+            dry_run.run(root, length, image=False)
     except Exception as error:  # any error of the code of any model
         return ExtendError(
             f"{name} has no positions that can be extended: no table, no rotary ones that its configuration "
@@ -133,12 +133,12 @@ def _scaling(bodies: list[PreTrainedModel]) -> str | None:
 
 def _read_positions(
     model: nn.Module,
-    trial: Trial,
+    dry_run: DryRun,
     tables: list[Table],
     bodies: list[PreTrainedModel],
     method: str | None,
 ) -> ModelPositions:
-    """Return the tables and rotary bodies that the outputs of a model depend on, by a trial."""
+    """Return the tables and rotary bodies that the outputs of a model depend on, by a dry run."""
     paths = {part: path for path, part in model.named_modules()}
     image = any(table.image for table in tables)
     if image:
@@ -146,13 +146,13 @@ def _read_positions(
     else:
         short = min([64, *(t.length for t in tables), *(b.config.max_position_embeddings for b in bodies)])
     names = {table: _tensor_name(table, paths) for table in tables}
-    trial.mark({name: name for name in names.values()})
+    dry_run.mark({name: name for name in names.values()})
     for body in bodies:
-        rotary.mark(body, paths[body], trial)
+        rotary.mark(body, paths[body], dry_run)
     runners, reached = {}, set[str]()
     for body in dict.fromkeys([*(table.body for table in tables), *bodies]):
         if image or _reads_texts(body):
-            runner, marks = trial.runner(paths[body], short, image=image)
+            runner, marks = dry_run.runner(paths[body], short, image=image)
             runners[runner] = image
             reached |= marks
     read_tables = [table for table in tables if names[table] in reached]
@@ -176,7 +176,7 @@ def _read_positions(
             "nothing: it takes any length as it is"
         )
     if not image:  # the first token of a text shows which row is that of the first position
-        first = trial.shapes.first
+        first = dry_run.shapes.first
         read_tables = [replace(table, first=first.get(names[table], table.first)) for table in read_tables]
     unread = [body for body in bodies if body not in read_bodies]
     kind = "rotary" if not read_tables else "image" if image else "table"

@@ -15,8 +15,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floater.errors import first_line
 from floater.pretrained.extending import attention, native, rotary
+from floater.pretrained.extending.dry_run import DryRun
 from floater.pretrained.extending.errors import ExtendError
-from floater.pretrained.extending.trial import Trial
 from floater.pretrained.extending.watch import PASS
 from floater.pretrained.families import PlugError
 from floater.pretrained.find import find_bodies
@@ -52,27 +52,27 @@ def attention_modules(body: nn.Module) -> dict[str, Any]:
     return {path: module for path, module in modules.items() if hasattr(module, "config")}  # no recurrence
 
 
-def check_calls(body: PreTrainedModel, path: str, trial: Trial, method: str) -> None:
+def check_calls(body: PreTrainedModel, path: str, dry_run: DryRun, method: str) -> None:
     """Refuse a body whose attention does more than `attention.attend` computes.
 
     Args:
         body: rotary body.
         path: name of the body in the model.
-        trial: trial of the model, in which the body is run.
+        dry_run: dry run of the model, in which the body is run.
         method: name of the method.
 
     Raises:
         ExtendError: if an attention module does not call an attention function of Transformers with the
             arguments that `attend` needs, or by "self_extend" with others than it computes.
     """
-    name, part = type(body).__name__, trial.parts[path]
+    name, part = type(body).__name__, dry_run.parts[path]
     modules = attention_modules(part)
     handle = part.register_forward_pre_hook(
         lambda _, args, kwargs: (args, {**kwargs, PASS: True}), with_kwargs=True
     )
     try:
         with _recording(part, modules.values()):
-            trial.runner(path, _FAR, image=False)
+            dry_run.runner(path, _FAR, image=False)
         for each, module in modules.items():
             call = module.__dict__.pop(_CALL, None)
             if call is None or PASS not in call[1] or not hasattr(module, "is_causal"):
@@ -96,7 +96,7 @@ def check_calls(body: PreTrainedModel, path: str, trial: Trial, method: str) -> 
         handle.remove()
 
 
-def rotates_halves(body: PreTrainedModel, path: str, trial: Trial, trained: int) -> bool:
+def rotates_halves(body: PreTrainedModel, path: str, dry_run: DryRun, trained: int) -> bool:
     """Return whether a body rotates component i with i + dim / 2; else it is with its neighbour.
 
     Attention modules with random weights read a token at two positions. The rotation between them must be
@@ -105,7 +105,7 @@ def rotates_halves(body: PreTrainedModel, path: str, trial: Trial, trained: int)
     Args:
         body: rotary body.
         path: name of the body in the model.
-        trial: trial of the model, from whose modules random ones are made.
+        dry_run: dry run of the model, from whose modules random ones are made.
         trained: training length.
 
     Raises:
@@ -120,7 +120,7 @@ def rotates_halves(body: PreTrainedModel, path: str, trial: Trial, trained: int)
     hidden = torch.randn(1, 1, body.config.hidden_size, generator=torch.Generator().manual_seed(0))
     weights: dict[Any, Tensor] = {}
     pairs: dict[bool, str] = {}
-    for each, module in attention_modules(trial.parts[path]).items():
+    for each, module in attention_modules(dry_run.parts[path]).items():
         if not attention.grouped_layer(module, body.config, trained):
             continue
         twin, calls = _with_random_weights(module, weights), []

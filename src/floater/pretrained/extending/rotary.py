@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from floater.encodings.relative import waves
 from floater.errors import first_line
 from floater.pretrained.extending.divisors import DIVISORS
+from floater.pretrained.extending.dry_run import DryRun
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.native import (
     layer_kind,
@@ -22,7 +23,6 @@ from floater.pretrained.extending.native import (
     replace_parameters,
     scaling,
 )
-from floater.pretrained.extending.trial import Trial
 from floater.pretrained.find import is_inside
 
 ROTATION = "rotation of "
@@ -67,13 +67,13 @@ def frequencies(body: nn.Module) -> list[str]:
     return [f"{part}.{name}" for part, name in names]
 
 
-def mark(body: PreTrainedModel, path: str, trial: Trial) -> None:
-    """Mark the frequencies of a body in a trial by its path in the model, and its rotations by `ROTATION`."""
+def mark(body: PreTrainedModel, path: str, dry_run: DryRun) -> None:
+    """Mark the frequencies of a body in a dry run by its path, and its rotations by `ROTATION`."""
     names = frequencies(body)
-    trial.mark({f"{path}.{name}".strip("."): path for name in names})
+    dry_run.mark({f"{path}.{name}".strip("."): path for name in names})
     if any(name.endswith(".inv_freq") for name in names):  # some compute the frequencies in each pass
         for part in rotary_parts(body):
-            trial.mark_output(f"{path}.{part}".strip("."), ROTATION + path)
+            dry_run.mark_output(f"{path}.{part}".strip("."), ROTATION + path)
 
 
 def check(body: PreTrainedModel) -> None:

@@ -20,7 +20,7 @@ import floater
 from floater.errors import DataError, first_line
 from floater.lab.training.run_trainer import RunTrainer
 from floater.lab.training.settings import check_numbers
-from floater.pretrained.extending import position_parameters, training_spans
+from floater.pretrained.extending import trained_positions, training_spans
 from floater.pretrained.families import padding_of_table
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ def learn(model: PreTrainedModel, what: Literal["all", "lora", "positions"], ada
     """
     if what == "all":
         return
-    positions = position_parameters(model)
+    positions = trained_positions(model)
     if what == "positions" and not positions:
         raise DataError(
             f"train is 'positions', but {type(model).__name__} has no positions that could be trained; "

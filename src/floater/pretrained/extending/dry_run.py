@@ -1,4 +1,4 @@
-"""Trial of a configuration: a model without weights, built from it and run at the cost of shapes alone.
+"""Dry run of a configuration: a model without weights, built from it and run at the cost of shapes alone.
 
 A model of 7 billion parameters and a text of 128,000 tokens take seconds and no memory.
 """
@@ -25,7 +25,7 @@ _REMOVED = "floater", "floater_extension", "fusion_config", "quantization_config
 """Fields of a configuration that do not belong to the model of Transformers."""
 
 
-class Trial:
+class DryRun:
     """A model without weights, built from the configuration of a model.
 
     Args:
@@ -150,7 +150,7 @@ class Trial:
 
 
 def check_extended(
-    model: nn.Module, before: Trial, differing: set[str], runners: Mapping[str, bool], length: int
+    model: nn.Module, before: DryRun, differing: set[str], runners: Mapping[str, bool], length: int
 ) -> None:
     """Check that the configuration of an extended model builds its shapes, and takes the new length.
 
@@ -159,23 +159,23 @@ def check_extended(
 
     Args:
         model: extended model.
-        before: trial of the configuration before it was extended.
+        before: dry run of the configuration before it was extended.
         differing: names of the tensors that had other shapes than the configuration builds before it was
             extended, such as those of quantized weights.
-        runners: parts to run, with whether they take images; see `Trial.runner`.
+        runners: parts to run, with whether they take images; see `DryRun.runner`.
         length: number of tokens, or side of the image.
 
     Raises:
         ExtendError: if shapes differ, or the model does not take the new length.
     """
-    trial, name = Trial(model), type(model).__name__
-    tensors, buffers = trial.tensors(), dict(model.named_buffers())
+    dry_run, name = DryRun(model), type(model).__name__
+    tensors, buffers = dry_run.tensors(), dict(model.named_buffers())
     parts, numbers = dict(model.named_modules()), before.numbers()
-    for (path, attribute), number in trial.numbers().items():
+    for (path, attribute), number in dry_run.numbers().items():
         part = parts.get(path)
         if part is not None and numbers.get((path, attribute)) == getattr(part, attribute, None) != number:
             setattr(part, attribute, number)
-    for each in sorted(trial.differing(model) - differing):
+    for each in sorted(dry_run.differing(model) - differing):
         built = _with_values(buffers.get(each), tensors[each])
         if each not in buffers or built.is_meta:
             extended = dict(model.named_parameters()) | buffers
@@ -187,7 +187,7 @@ def check_extended(
         setattr(model.get_submodule(holder), attribute, built.to(buffers[each].device))
     for runner, image in runners.items():
         try:
-            trial.run(runner, length, image=image)
+            dry_run.run(runner, length, image=image)
         except Exception as error:  # any error of the code of any model
             raise ExtendError(
                 f"{name} cannot be extended to {length}: other parts of it fail there ({first_line(error)})"
