@@ -30,7 +30,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 import floater
 import tiny_configs
 from floater.pretrained import ExtendError
-from floater.pretrained.extending.trial import example_inputs, ordinary_tokens
+from floater.pretrained.extending.dry_run import example_inputs, ordinary_tokens
 
 TABLE = Path(__file__).parents[1] / "docs" / "families.csv"
 LONGER = 96

@@ -45,7 +45,10 @@ def one_cache(past_key_values: Any, cache: Any) -> Any:
         True
     """
     if past_key_values is not None and cache is not None:
-        raise TypeError("past_key_values and cache are two names of one argument; give one")
+        raise TypeError(
+            "past_key_values and cache are two names of one argument; give one, which generate of this "
+            f"Transformers takes as {CACHE}"
+        )
     return cache if past_key_values is None else past_key_values
 
 

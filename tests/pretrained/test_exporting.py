@@ -497,6 +497,16 @@ def test_a_stated_temperature_is_the_multiple_that_servers_read(tmp_path: Path) 
     assert rope["attn_factor"] * (0.1 * torch.log(torch.tensor(2.0)) + 1) == pytest.approx(1.3)
 
 
+@pytest.mark.parametrize("reader", ["vllm", "sglang", "llama.cpp"])
+def test_a_model_of_windows_alone_has_no_rotation_for_servers(tmp_path: Path, reader: str) -> None:
+    config = build("gemma3").config
+    config.layer_types = ["sliding_attention"] * config.num_hidden_layers
+    config.rope_parameters = {"sliding_attention": config.rope_parameters["sliding_attention"]}
+    model = transformers.Gemma3ForCausalLM(config)
+    with pytest.raises(ExportError, match="has no such layers, or several kinds of them"):
+        floater.export(model, tmp_path / reader, reader=reader)
+
+
 def test_llama_cpp_reads_the_trained_length_of_llama_3(tmp_path: Path) -> None:
     floater.export(extended("llama", "llama3"), tmp_path, reader="llama.cpp")
     assert json.loads((tmp_path / "config.json").read_text())["original_max_position_embeddings"] == 64

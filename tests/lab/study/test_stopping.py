@@ -129,6 +129,20 @@ def test_a_trial_that_is_refused_while_none_runs_ends_the_study(
     assert limited.refused == [0]
 
 
+def test_a_second_stage_waits_for_the_places_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "POLL", 0.01)
+    monkeypatch.setattr(launch, "RETRY", 0.03)
+    trials = grid(settings(tmp_path), "small")
+    trials.write(threads=1)
+    limited = Limited(1)
+    limited.ended = 1  # SLURM still counts the last tuning trial
+    run_trials(trials, limited, first=False)
+    assert limited.refused[0] == 0
+    assert not limited.running
+
+
 def test_a_report_of_what_is_no_study_is_refused(tmp_path: Path) -> None:
     asked = settings(tmp_path / "nothing")
     with pytest.raises(DataError, match=r"nothing holds no study \(no study.yaml\) to report"):

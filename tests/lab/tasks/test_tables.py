@@ -164,6 +164,19 @@ def test_columnar_files_keep_the_names_of_labels(tmp_path: Path) -> None:
         assert read_table(file, ["text", "label"]).labels() == ["yes", "no"]
 
 
+def test_other_columns_of_a_parquet_file_are_not_read(tmp_path: Path) -> None:
+    """`datasets` has no type for maps, and would refuse them."""
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    maps = pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))
+    table = pa.table({"a.b": ["x"], "text": ["t"], "label": ["l"], "spans": maps, "for": [{"text": "no"}]})
+    pa.parquet.write_table(table, tmp_path / "a.parquet")
+    assert read_table(tmp_path / "a.parquet", ["text", "label"]).texts("text") == ["t"]
+    for column, text in (("a.b", "x"), ("for.text", "no")):
+        assert read_table(tmp_path / "a.parquet", ["text"], {"text": column}).texts("text") == [text]
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_missing_mapping_hides_no_column(tmp_path: Path, kind: str) -> None:
     import datasets

@@ -96,8 +96,8 @@ class Distances:
     """The distances key - query that occur, and the index of each pair's distance.
 
     If queries and keys are consecutive, a product with a vector per distance is one matrix product and a
-    skewed view of it; otherwise it is gathered, or, if nearly every pair has a distance of its own, one
-    matrix product per query. None allocates a tensor (batch, heads, T, S, head_dim).
+    skewed view of it; otherwise it is gathered, or, if a batch shares many distances, one matrix product per
+    query. None allocates a tensor (T, S, head_dim) for each sample.
 
     Args:
         values: (N,) increasing distances, among them all that occur; those beyond `reach` are clipped to it.

@@ -29,12 +29,13 @@ RETRY = 30.0
 logger = logging.getLogger(__name__)
 
 
-def run_trials(grid: Grid, launcher: Launcher) -> None:
+def run_trials(grid: Grid, launcher: Launcher, *, first: bool = True) -> None:
     """Run the trials that are not finished; one that fails does not stop the others.
 
     Args:
         grid: the study's grid, whose plan is written.
         launcher: launcher that starts each of them.
+        first: False if other trials may just have ended, whose places the launcher still counts.
 
     Raises:
         Refused: if the launcher refuses a trial while none runs.
@@ -54,11 +55,12 @@ def run_trials(grid: Grid, launcher: Launcher) -> None:
     running: dict[str, tuple[Trial, Started]] = {}
     bar = _bar(grid.trials, waiting, total)
     time_left = TimeLeft(total, bar.n, every=MINUTE if bar.disable else math.inf)
-    queue = _Queue()
+    queue = _Queue(is_final=first)
     try:
         while waiting or running:
             ready = [trial for trial in waiting if trial.after is None or trial.after in ended]
-            for trial in ready[: max(0, launcher.slots - len(running))] if queue.is_open() else ():
+            free = launcher.slots - len(running) if queue.is_open() else 0
+            for trial in ready[: max(0, free)]:
                 waiting.remove(trial)
                 if trial.after is not None and not is_trained(trial.run.with_name(trial.after)):
                     write_whole(trial.error, f"starts from {trial.after}, which failed")
@@ -101,8 +103,8 @@ class _Queue:
         is_final: whether a refusal while none runs ends the study.
     """
 
-    def __init__(self) -> None:
-        self.is_final, self._was_full, self._opens = True, False, 0.0
+    def __init__(self, *, is_final: bool) -> None:
+        self.is_final, self._was_full, self._opens = is_final, False, 0.0
 
     def is_open(self) -> bool:
         """Return whether trials may be started now."""

@@ -25,9 +25,9 @@ SETTINGS, GLUE = "study.yaml", "glue.md"
 logger = logging.getLogger(__name__)
 
 
-def _run(trials: Grid, launcher: Launcher, settings: StudySettings) -> None:
+def _run(trials: Grid, launcher: Launcher, settings: StudySettings, *, first: bool) -> None:
     trials.write(settings.budget.threads, settings.budget.processes)
-    run_trials(trials, launcher)
+    run_trials(trials, launcher, first=first)
 
 
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
@@ -66,12 +66,12 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
                 launcher = choose_launcher(settings.launcher, settings.budget, folder, settings.slurm)
             write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
             if launcher is not None:
-                _run(trials, launcher, settings)
+                _run(trials, launcher, settings, first=True)
                 before = {trial.name for trial in trials.trials}
                 trials = tuned(every, settings.tuning.by)  # the labels are chosen now
                 new = [trial for trial in trials.trials if trial.name not in before]
                 if new:
-                    _run(replace(trials, trials=new), launcher, settings)
+                    _run(replace(trials, trials=new), launcher, settings, first=False)
         results = gather(settings, trials)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]

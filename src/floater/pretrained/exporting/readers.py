@@ -69,12 +69,7 @@ def fit_config(fields: dict[str, Any], config: PreTrainedConfig, reader: str) ->
         )
     notes = []
     for section, part in _rotary_configs(fields, config):
-        try:
-            kind = native.scaling(part) or "default"
-        except ExtendError as error:  # not one kind of layers without a window
-            if reader != "transformers":
-                raise ExportError(str(error)) from error
-            kind = "default"
+        kind = _scaling(part, reader)
         if reader in _SCALINGS and kind not in _SCALINGS[reader]:
             raise ExportError(
                 f"{reader} does not compute {kind!r} as Transformers does; extend by one of "
@@ -104,13 +99,26 @@ def check_rotation(model: nn.Module, config: PreTrainedConfig, reader: str) -> N
     """
     if reader not in ("vllm", "sglang"):
         return
-    kinds = {native.scaling(part) for _, part in _rotary_configs(config.to_dict(), config)}
+    kinds = {_scaling(part, reader) for _, part in _rotary_configs(config.to_dict(), config)}
     if "longrope" in kinds and _rotates_neighbours(model):
         raise ExportError(
             f"{reader} computes factors of frequencies ('longrope', 'clipped', 'dropped', 'clex') only for "
             f"models that rotate halves of a head, and {type(model).__name__} rotates adjacent components; "
             "extend by 'yarn', 'ntk' or 'linear'"
         )
+
+
+def _scaling(part: PreTrainedConfig, reader: str) -> str:
+    """Return the scaling of the layers without a window; "default" for Transformers if there are no such."""
+    try:
+        return native.scaling(part) or "default"
+    except ExtendError:
+        if reader == "transformers":
+            return "default"
+        raise ExportError(
+            f"{reader} is given one rotation, that of the layers without a window; a '{part.model_type}' "
+            "model has no such layers, or several kinds of them"
+        ) from None
 
 
 def _rotates_neighbours(model: nn.Module) -> bool:

@@ -102,9 +102,9 @@ def read_documents(
         documents.append(Document(path, path.split("/")[0], sentences))
     if not documents:
         raise DataError(f"{name}: there is no document LABEL/NAME.txt in it")
-    for document in documents if labels is not None else ():
-        if document.label not in (labels or ()):
-            raise DataError(f"{name}: the label of {document.id} is none of {', '.join(labels or ())}"[:500])
+    for document in documents:
+        if labels is not None and document.label not in labels:
+            raise DataError(f"{name}: the label of {document.id} is none of {', '.join(labels)}"[:500])
     return documents
 
 
@@ -112,11 +112,9 @@ def _table_documents(
     name: str, columns: Mapping[str, str] | None, labels: Collection[str] | None, blank: bool
 ) -> list[Document]:
     table = read_table(name, ["text", "label"], columns)
-    for row, label in enumerate(table.labels() if labels is not None else ()):
-        if label not in (labels or ()):
-            raise DataError(
-                f"{table.where(row, 'label')}: '{label}' is none of {', '.join(labels or ())}"[:500]
-            )
+    for row, label in enumerate(table.labels()):
+        if labels is not None and label not in labels:
+            raise DataError(f"{table.where(row, 'label')}: '{label}' is none of {', '.join(labels)}"[:500])
     rows = zip(table.texts("text"), table.labels(), strict=True)
     every = [
         Document(text, label, [words for line in text.split("\n") if (words := line.split())])

@@ -197,7 +197,7 @@ def read_table(
     name = str(source)
     choice = _Choice(name, roles, dict(columns or {}), optional, names or {})
     if name.startswith(HUB) or _folder(name)[0].is_dir() or suffix(name) in _COLUMNAR:
-        data, files = _load(name)
+        data, files = _load(name, choice)
         if files:
             tables = [read_table(file, roles, columns, optional=optional, names=names) for file in files]
             return _joined(name, tables)
@@ -327,16 +327,11 @@ def _cell(row: Row, column: str, where: str) -> Any:
 
 def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
     """Return the columns of a `datasets.Dataset`, with the names of labels in place of their numbers."""
-    import pyarrow as pa
     from datasets import ClassLabel
 
     if not len(data):
         raise DataError(f"{name}: the table has no row")
-    row = {
-        field.name: {part.name: None for part in field.type} if pa.types.is_struct(field.type) else None
-        for field in data.data.schema
-    }
-    columns = choice.of(_header([row]), name)
+    columns = _columns(name, data.data.schema, choice)
     values: dict[str, list[Any]] = {}
     for role, column in columns.items():
         if column in data.column_names:
@@ -351,6 +346,17 @@ def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
     return Table(name, columns, values)
 
 
+def _columns(name: str, schema: Any, choice: _Choice) -> dict[str, str]:
+    """Return the columns of a choice in the schema of Arrow."""
+    import pyarrow as pa
+
+    row = {
+        field.name: {part.name: None for part in field.type} if pa.types.is_struct(field.type) else None
+        for field in schema
+    }
+    return choice.of(_header([row]), name)
+
+
 def _named(cell: Any, names: Sequence[str]) -> Any:
     """Return the name of a label, or those of a list of labels; -1 marks a missing one."""
     if isinstance(cell, list):
@@ -358,8 +364,10 @@ def _named(cell: Any, names: Sequence[str]) -> Any:
     return None if cell is None or cell < 0 else names[cell]
 
 
-def _load(name: str) -> tuple[Any, list[str]]:
+def _load(name: str, choice: _Choice) -> tuple[Any, list[str]]:
     """Load a split of a folder, of a columnar file or of a data set on the hub.
+
+    Of a columnar file the chosen columns alone are read.
 
     Returns:
         The `datasets.Dataset`; or None, and the files of the split if they are text that `read_table` parses.
@@ -380,7 +388,7 @@ def _load(name: str) -> tuple[Any, list[str]]:
     where = hub[1] if hub else str(folder)
     with _quiet(name), tempfile.TemporaryDirectory() as fresh:
         if folder is not None and not folder.is_dir():
-            return datasets.Dataset(_columnar(name)), []
+            return datasets.Dataset(_columnar(name, choice), fingerprint=name), []  # or it would be hashed
         if folder is not None and _is_saved(folder):
             data = datasets.load_from_disk(where)
             return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
@@ -406,15 +414,19 @@ def _is_saved(folder: Path) -> bool:
     return any((folder / file).is_file() for file in _SAVED)
 
 
-def _columnar(name: str) -> Any:
-    """Return the table of a Parquet or Arrow file, plain or compressed."""
+def _columnar(name: str, choice: _Choice) -> Any:
+    """Return the chosen columns of a Parquet or Arrow file, plain or compressed."""
     import pyarrow as pa
     import pyarrow.parquet
 
-    unpack = PACKED.get(Path(name).suffix.lower(), ("", b"", open))[2]
-    with unpack(name, "rb") as file:
-        if suffix(name) == ".parquet":
-            return pa.parquet.ParquetFile(file).read()
+    unpack: Any = PACKED.get(Path(name).suffix.lower(), ("", b"", open))[2]
+    parquet = suffix(name) == ".parquet"
+    with pa.memory_map(name) if unpack is open and not parquet else unpack(name, "rb") as file:
+        if parquet:
+            table = pa.parquet.ParquetFile(file)
+            chosen = {*_columns(name, table.schema_arrow, choice).values()}
+            chosen |= {column.partition(".")[0] for column in chosen - {*table.schema_arrow.names}}
+            return table.read(columns=[*chosen])
         try:
             return pa.ipc.open_stream(file).read_all()
         except pa.ArrowInvalid:  # the format of files, which can be read at random

@@ -93,15 +93,15 @@ def score(
 
 
 def normalised(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[list[str], list[str], str]:
-    r"""Return both sides in Unicode form NFC, and the end of signatures, empty if the references were NFC.
+    r"""Return both sides in Unicode form NFC, and the end of signatures, empty if they were NFC.
 
     Example:
         >>> normalised(["\xe9"], ["e\u0301"])
         (['é'], ['é'], '|norm:nfc')
     """
-    both = hypotheses, references
+    both = [*hypotheses], [*references]
     ours, theirs = ([unicodedata.normalize("NFC", line) for line in lines] for lines in both)
-    return ours, theirs, "" if theirs == list(references) else "|norm:nfc"
+    return ours, theirs, "" if (ours, theirs) == both else "|norm:nfc"
 
 
 def bleu_of(language: str | None) -> BLEU:
