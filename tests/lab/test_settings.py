@@ -371,7 +371,11 @@ runs = st.builds(
 @settings(max_examples=60)
 @given(run=runs)
 @example(run=Run(Data(["3e-4", "1e5", "null", "2024-01-01", "\x85", "=", "<<", "é\U0001f600", " a\n b "])))
-@example(run=Run(Data([]), Position(layers="1", options={"<<": {}, "a.b": "~", "": [[], {}, "1e3", 1e300]})))
+@example(
+    run=Run(
+        Data([]), Position(layers="1", options={"<<": {}, "a.b": "~", "": [[], {}, "1e3", 1e300], ":": ""})
+    )
+)
 def test_dump_reads_back_equal(tmp_path_factory, run):
     path = tmp_path_factory.getbasetemp() / "round.yaml"
     text = dump(run)

@@ -120,7 +120,9 @@ class _Loader(yaml.SafeLoader):
         for i, (key, value) in enumerate(node.value):
             if key.value in seen[:i]:
                 raise ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
-            if ":" in key.value and value.value == "":  # {delta:0.1} is a key without a value
+            plain = isinstance(key, yaml.ScalarNode) and key.style is None
+            # {delta:0.1} is a key without a value
+            if plain and ":" in key.value and value.value == "" and value.style is None:
                 name, _, rest = key.value.partition(":")
                 hint = f"'{key.value}' needs a space after the colon: {name}: {rest}"
                 raise ConstructorError(None, None, hint, key.start_mark)
