@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def meeting() -> Iterator[None]:
-    """Say that the block waits for other processes, if there are any, and let a signal end it at once.
+    """Log that the block waits for other processes, if any, and let a signal terminate it immediately.
 
     The block makes a `PartialState`, which waits in C++, where no handler of Python runs. The variables of
     launchers are settled.

@@ -112,10 +112,11 @@ def _table_documents(
     name: str, columns: Mapping[str, str] | None, labels: Collection[str] | None, blank: bool
 ) -> list[Document]:
     table = read_table(name, ["text", "label"], columns)
-    for row, label in enumerate(table.labels()):
+    names = table.labels()
+    for row, label in enumerate(names):
         if labels is not None and label not in labels:
             raise DataError(f"{table.where(row, 'label')}: '{label}' is none of {', '.join(labels)}"[:500])
-    rows = zip(table.texts("text"), table.labels(), strict=True)
+    rows = zip(table.texts("text"), names, strict=True)
     every = [
         Document(text, label, [words for line in text.split("\n") if (words := line.split())])
         for text, label in rows
