@@ -310,10 +310,11 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
             hidden = self.decoder(y, target_positions, source, source_positions, cache, reading)
         logits = self.lm_head(self.scaled(hidden))
         loss = self.loss_of(logits, labels, auxiliary, num_items_in_batch)
+        carried: dict[str, Any] = {CACHE: cache}
         return Seq2SeqLM(
             loss=loss,
             logits=logits,
-            **dict[str, Any]({CACHE: cache}),
+            **carried,
             decoder_hidden_states=recorded.hidden_states(hidden),
             decoder_attentions=tuple(recorded.attentions) or None,
             cross_attentions=tuple(recorded.cross) or None,
