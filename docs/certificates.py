@@ -56,9 +56,8 @@ def draw(record: Record, measured: list[Method]) -> None:
         axes.plot(change.value, y, "o", color="#4477aa", markersize=4.5)
         axes.annotate(
             f"{change.value:+.3f}",
-            (change.high, y),
-            (5, 0),
-            textcoords="offset points",
+            (1, y),
+            xycoords=axes.get_yaxis_transform(),
             va="center",
             fontsize=8,
         )

@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from far import spread
+from far import spread, words
 from tables import read, table, write_parts
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ def parity(folder: Path) -> str:
             elif row["metric"] == "exact" and row["low"]:
                 scores[row["model"]][int(row["low"])].append(float(row["score"]))
     lines = [
-        {"variant": f"`{name}`"}
+        {"variant": words(name)}
         | {title: spread(scores[name][low], 1) for low, title in BINS.items()}
         | {"weights": f"{weights[name]:,}"}
         for name in sorted(scores, key=lambda name: mean(scores[name][21]), reverse=True)
@@ -35,9 +35,14 @@ def parity(folder: Path) -> str:
     return table(lines)
 
 
+def written() -> dict[str, str]:
+    """Return the table of the page by its name."""
+    return {"parity": parity(HERE / "clock")}
+
+
 def main() -> None:
     """Write the table into the page."""
-    write_parts(PAGE, {"parity": parity(HERE / "clock")})
+    write_parts(PAGE, written())
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
 """Draw far.md's figure and write its tables from the scores of the studies: `make docs`.
 
-The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv. Where its `examples.npz` is
-kept beside them, `python docs/far.py --check` computes every score again from the examples.
+The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv. `python docs/far.py --check`
+writes nothing. It computes every score again from the examples, where a study's `examples.npz` is kept beside
+its scores, and compares the pages with what follows from the scores: the tables of far.md, protocol.md and
+clock.md, with the p values of the registered tests, and the numbers of the running text that
+docs/statements.csv lists, p values among them. It prints what disagrees. It does not cover scores without
+examples, figures, and tables that these scripts do not write.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isclose
 from pathlib import Path
 from statistics import mean, stdev
+from textwrap import fill
 
 import themed
-from matplotlib import pyplot
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 from tables import read, write_parts
 from tables import table as markdown
 
@@ -64,6 +72,9 @@ WORDS = {
     "lr1e3": "half the learning rate",
     "lr5e4": "a quarter of the learning rate",
     "lr2e3": "the full learning rate",
+    "clock": "with a clock",
+    "free": "with a convolution in place of `rotary`",
+    "unclipped": "without a clip",
 }
 """Meaning of each part of a variant's name in a configuration."""
 
@@ -263,15 +274,15 @@ def spread(values: list[float], digits: int) -> str:
 def words(name: str, study: str = "") -> str:
     """Return the name of a variant in words, without the parts that all variants of its table share.
 
-    >>> words("floater_relative-cross"), words("t5-lr1e3-twice", "generated_copy")
-    ('`floater_relative`, sinusoids in cross-attention', '`t5`, half the learning rate, 3,000 steps')
+    >>> words("rotary-clock"), words("t5-lr1e3-twice", "generated_copy")
+    ('`rotary` with a clock', '`t5`, half the learning rate, 3,000 steps')
     """
     encoding, *parts = name.split("-")
     common = {"generated_copy_tuned": ["lr1e3"], "generated_reverse_tuned": ["lr1e3"]}.get(study, [])
     texts = [WORDS[part] for part in parts if part not in common]
     if study == "generated_copy":
         texts = ["3,000 steps" if text == WORDS["twice"] else text for text in texts]
-    return ", ".join([f"`{encoding}`", *texts])
+    return re.sub(", (with|without) ", r" \1 ", ", ".join([f"`{encoding}`", *texts]))
 
 
 def looks(name: str) -> tuple[str, str, str]:
@@ -283,39 +294,62 @@ def looks(name: str) -> tuple[str, str, str]:
     return LOOKS[re.sub(r"(-input|-lr.e.|-twice|-6000|-second(-zero)?-logn)+$", "", name)]
 
 
-def draw(studies: tuple[Study, ...], path: Path, columns: int) -> None:
-    """Draw the score of each encoding against the length over the trained one, a panel for each study."""
-    pyplot.rcParams.update({"font.size": 9})
+def draw(studies: tuple[Study, ...], columns: int) -> Figure:
+    """Return a figure of the score of each encoding against the length over the trained one, by study."""
     rows = -(-len(studies) // columns)
-    figure, panels = pyplot.subplots(
-        rows, columns, figsize=(4.1 * columns, 4.1 * rows), squeeze=False, layout="constrained"
-    )
-    for panel in panels.flat[len(studies) :]:
+    with rc_context({"font.size": 9}):
+        figure = Figure(figsize=(4.1 * columns, 4.1 * rows), layout="constrained")
+        panels = figure.subplots(rows, columns, squeeze=False).flat
+    for panel in panels[len(studies) :]:
         panel.set_axis_off()
-    for study, panel in zip(studies, panels.flat, strict=False):
+    for study, panel in zip(studies, panels, strict=False):
         by_model = scores(study)
         beyond = just_beyond(study, by_model)
         order = sorted(study.drawn, key=lambda name: mean(by_model[name][beyond]), reverse=not study.lower)
-        for name in order:
-            (colour, line, mark), points = looks(name), sorted(by_model[name].items())
-            x = [(low + high - 1) / 2 / study.trained for (low, high), _ in points]
-            y = [mean(values) for _, values in points]
-            label = words(name, study.name).replace("`", "")
+        lines = {name: [mean(values) for _, values in sorted(by_model[name].items())] for name in order}
+        for rank, name in enumerate(order):
+            colour, line, mark = looks(name)
+            x = [(low + high - 1) / 2 / study.trained for low, high in sorted(by_model[name])]
+            # where later lines cover this one, it is seen around them
+            wider = sum(covers(lines[other], lines[name], lines) for other in order[rank + 1 :])
             panel.plot(
-                x, y, color=colour, linestyle=line, marker=mark, markersize=4, linewidth=1.3, label=label
+                x,
+                lines[name],
+                color=colour,
+                linestyle=line,
+                marker=mark,
+                markersize=4 + 2.5 * wider,
+                linewidth=1.3 + 1.7 * wider,
+                label=fill(words(name, study.name).replace("`", ""), 46),
             )
         panel.legend(
-            loc="upper left", bbox_to_anchor=(0, -0.17), frameon=False, fontsize=8, handlelength=3, ncols=1
+            loc="upper left",
+            bbox_to_anchor=(-0.1, -0.17),
+            frameon=False,
+            fontsize=8,
+            handlelength=3.4,
+            ncols=1,
         )
         panel.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         panel.set(xlabel="length / trained length", ylabel=study.label)
-        panel.set_title(study.title, loc="left", fontsize=9)
+        panel.set_title(fill(study.title, 46), loc="left", fontsize=9)
         panel.spines[["top", "right"]].set_visible(False)
         panel.margins(x=0.05)
-    path.write_text(themed.svg(figure, path.stem), encoding="utf-8")
-    pyplot.close(figure)
+    return figure
+
+
+def covers(upper: list[float], lower: list[float], lines: Mapping[str, list[float]]) -> bool:
+    """Return whether a line hides most of another, over three points, in a panel of these lines.
+
+    >>> lines = {"a": [100.0, 50.0, 0.0], "b": [100.0, 51.0, 1.0], "c": [100.0, 10.0, 0.0]}
+    >>> covers(lines["b"], lines["a"], lines), covers(lines["c"], lines["a"], lines)
+    (True, False)
+    """
+    values = [value for line in lines.values() for value in line]
+    near = [abs(x - y) < 0.03 * (max(values) - min(values)) for x, y in zip(upper, lower, strict=True)]
+    return any(all(near[start : start + 3]) for start in range(len(near) - 2))
 
 
 def check(file: Path) -> list[str]:
@@ -332,16 +366,41 @@ def check(file: Path) -> list[str]:
     return wrong
 
 
+def written() -> dict[str, str]:
+    """Return the tables of the page by their names."""
+    return {"summary": summary(STUDIES), **{name: table(study) for name, study in TABLES.items()}}
+
+
+def check_pages() -> list[str]:
+    """Return the tables and the numbers of the text that do not follow from the scores."""
+    import clock  # these import this module
+    import few_data
+    import nine_problems
+    import protocol
+    import statements
+
+    wrong = [line for row in statements.statements() if (line := statements.wrong(row))]
+    pages = [(PAGE, written())]
+    pages += [(module.PAGE, module.written()) for module in (protocol, few_data, clock, nine_problems)]
+    for page, of in pages:
+        text = page.read_text(encoding="utf-8")
+        wrong += [f"{page.name}: table {name!r} differs" for name, part in of.items() if part not in text]
+    return wrong
+
+
 def main() -> None:
-    """Write the figure and the tables, or check the scores."""
-    if sys.argv[1:] == ["--check"]:
+    """Write the figure and the tables, or check scores and pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; print what disagrees")
+    if parser.parse_args().check:
         files = [path.with_suffix(".csv") for path in sorted(HERE.glob("*/*.npz"))]
-        sys.exit("\n".join(line for file in files for line in check(file)) or None)
+        sys.exit("\n".join([*(line for file in files for line in check(file)), *check_pages()]) or None)
     opening = tuple(study for study in STUDIES if study.name in OPENING)
     for name, studies, columns in (("opening", opening, 2), ("lengths", STUDIES, 2)):
-        draw(studies, SCORES / f"{name}.svg", columns)
-        draw(studies, SCORES / f"{name}-narrow.svg", 1)  # for phones
-    write_parts(PAGE, {"summary": summary(STUDIES), **{name: table(study) for name, study in TABLES.items()}})
+        for ending, number in (("", columns), ("-narrow", 1)):  # the second for phones
+            text = themed.svg(draw(studies, number), name + ending)
+            (SCORES / f"{name}{ending}.svg").write_text(text, encoding="utf-8")
+    write_parts(PAGE, written())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Draw the figures that results, performance and the tutorial compare open with, from numbers: make docs."""
+"""Draw the figures of results, extend, performance and the tutorial compare from numbers: `make docs`."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean
+from textwrap import fill
 
 import themed
 from matplotlib.figure import Figure
@@ -10,6 +13,24 @@ from tables import read
 
 HERE = Path(__file__).parent
 BLACK, GREY, BLUE, GREEN, ORANGE = "#000000", "#999999", "#0072b2", "#009e73", "#d55e00"
+SKY, YELLOW, PINK = "#56b4e9", "#e69f00", "#cc79a7"
+EXTENDED = {
+    "linear": (BLUE, "-"),
+    "ntk": (GREEN, "-"),
+    "dynamic": (SKY, "--"),
+    "llama3": (PINK, "-"),
+    "yarn": (ORANGE, "-"),
+    "self_extend": (BLACK, "-"),
+    "self_extend + log_n": (BLACK, ":"),
+    "log_n": (YELLOW, "--"),
+    "none": (GREY, "-"),
+    "clex from yarn": (SKY, "-"),
+    "clex from linear": (YELLOW, "-"),
+    "clex slow": (BLACK, "--"),
+    "clex declared slow": (BLACK, ":"),
+    "trained on long rows": (PINK, "--"),
+}
+"""Colour and line of each method on extend.md."""
 LINES = {
     "none": ("no positions", GREY, ":"),
     "sinusoidal-input": ("sinusoids at the input", BLACK, "--"),
@@ -57,9 +78,34 @@ def results(columns: int) -> Figure:
     return finish(figure)
 
 
+def extend(columns: int) -> Figure:
+    """Return the loss of each method by position, less that of the model before its extension."""
+    figure = Figure(figsize=(4.1 * columns, 4.6 * (2 // columns)), layout="constrained")
+    panels = figure.subplots(2 // columns, columns).flat
+    losses = {
+        (row["method"], row["trained"], row["seed"], int(row["low"])): (int(row["high"]), float(row["loss"]))
+        for row in read(HERE / "extend" / "curves.csv")
+    }
+    for panel, trained, title in zip(panels, ("False", "True"), ("without", "with"), strict=True):
+        lines: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for (method, kind, seed, low), (high, loss) in losses.items():
+            before = losses["none", "False", seed, low][1]
+            lines[method][(low + high) / 2] += [loss - before] * (kind == trained)
+        for method, (colour, line) in EXTENDED.items():
+            means = [(position, mean(each)) for position, each in lines[method].items() if each]
+            if means and (method, trained) != ("none", "False"):
+                panel.plot(*zip(*means, strict=True), color=colour, linestyle=line, label=method)
+        panel.axhline(0, color=GREY, linewidth=0.8, linestyle=":")
+        panel.axvline(256, color=GREY, linewidth=0.8, linestyle=":")
+        panel.set(xlabel="tokens read before", ylabel="loss, nats a token, less that of none")
+        panel.set_title(f"{title} training")
+        panel.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(-0.1, -0.16))
+    return finish(figure)
+
+
 def performance(columns: int) -> Figure:
     """Return the ratios of a step with a flow to one without."""
-    figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
+    figure = Figure(figsize=(4.1 * columns, 3.4 if columns > 1 else 4.4), layout="constrained")
     axes = figure.subplots()
     rows = [(name, row) for name in ("steps", "pretrained") for row in read(HERE / f"performance/{name}.csv")]
     rows.reverse()
@@ -67,16 +113,13 @@ def performance(columns: int) -> Figure:
         ratio, low, high = map(float, (row["ratio"], *row["95 % interval"].split(" to ")))
         colour = BLUE if name == "pretrained" else ORANGE
         axes.errorbar(ratio, y, xerr=[[ratio - low], [high - ratio]], fmt="o", color=colour, markersize=4)
-    texts = [row["step"].replace("`", "") for _, row in rows]
+    labels = ["BERT-base, " * (name == "pretrained") + row["step"].replace("`", "") for name, row in rows]
     if columns == 1:
-        texts = [text.replace(", ", ",\n", 1) for text in texts]
-    labels = [
-        "BERT-base: " * (name == "pretrained") + text for (name, _), text in zip(rows, texts, strict=True)
-    ]
-    axes.set_yticks(range(len(rows)), labels, fontsize=8 if columns > 1 else 7)
+        labels = [fill(label, 30) for label in labels]
+    axes.set_yticks(range(len(rows)), labels)
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
-    axes.set(xlabel="time with a flow / without", title="A step with a flow")
-    return finish(figure)
+    axes.set(xlabel="time with / without a flow", title="A step with a flow")
+    return finish(figure, 8 if columns > 1 else 7)
 
 
 def compare(columns: int) -> Figure:
@@ -97,17 +140,18 @@ def compare(columns: int) -> Figure:
     return finish(figure)
 
 
-def finish(figure: Figure) -> Figure:
+def finish(figure: Figure, size: float = 8) -> Figure:
     for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.title.set_fontsize(10)
-        axes.tick_params(labelsize=8)
+        axes.tick_params(labelsize=size)
     return figure
 
 
 def main() -> None:
     """Write the figures, wide and for phones."""
     figures = {"results/opening": results, "performance/opening": performance, "tutorials/compare": compare}
+    figures["extend/loss"] = extend
     for name, draw in figures.items():
         for ending, columns in (("", 2), ("-narrow", 1)):
             path = HERE / f"{name}{ending}.svg"

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TypeVar
 
-from far import spread
+from far import spread, words
 from tables import read as rows
 from tables import table as markdown
 from tables import write_parts
@@ -80,23 +80,29 @@ def chosen(trials: Trials) -> dict[str, str]:
 
 
 def table(trials: Trials) -> str:
-    """Return means and deviations over the seeds, the furthest first, with the registered tests."""
-    rates = chosen(trials)
+    """Return means and deviations over the seeds, the furthest first."""
     bins = _bins(trials)
-    further = bins[1:]
-    main, second = compared(trials, FLOW, bins[-1:]), compared(trials, FLOW, further)
 
-    def scores(name: str, lows: list[int]) -> list[float]:
-        return [*_scores(trials, name, lows).values()]
+    def scores(name: str, *lows: int) -> list[float]:
+        return [*_scores(trials, name, [*lows]).values()]
 
     lines = []
-    for name in sorted(rates, key=lambda name: -mean(scores(name, bins[-1:]))):
-        line = {"self-attention": title(name), "rate": rates[name], "loss": spread(scores(name, [-1]), 3)}
-        line |= {f"{low}+": spread(scores(name, [low]), 1) for low in bins}
-        line |= {"mean": spread(scores(name, further), 1), "seeds": str(len(scores(name, further)))}
-        line["flow better by"], line["p"] = main.get(name, ("", ""))
-        line["in the mean"], line["p of the mean"] = second.get(name, ("", ""))
-        lines.append(line)
+    for name in sorted(chosen(trials), key=lambda name: -mean(scores(name, bins[-1]))):
+        line = {"self-attention": title(name), "loss": spread(scores(name, -1), 3)}
+        line |= {f"{low}+": spread(scores(name, low), 1) for low in bins}
+        lines.append(line | {"mean": spread(scores(name, *bins[1:]), 1)})
+    return markdown(lines)
+
+
+def against_rivals(trials: Trials) -> str:
+    """Return the registered tests of the flow against its rivals, in the main score and in the second."""
+    bins = _bins(trials)
+    main, second = compared(trials, FLOW, bins[-1:]), compared(trials, FLOW, bins[1:])
+    names = ("by", "p", "in the mean", "p of the mean")
+    lines = [
+        {"better than": title(name)} | dict(zip(names, (*main[name], *second[name]), strict=True))
+        for name in sorted(main, key=lambda name: float(main[name][0].split()[0]))
+    ]
     return markdown(lines)
 
 
@@ -119,10 +125,10 @@ def by_steps(trials: Trials) -> str:
     lines = []
     for kind, steps, name in kinds:
         if kind in longer:
-            line = {"self-attention": f"`{kind}`", "steps": f"{steps or STEPS:,}"}
+            line = {"self-attention": words(kind), "steps": f"{steps or STEPS:,}"}
             line["loss"] = spread([*_scores(trials, name, [-1]).values()], 3)
             line |= {f"{low}+": spread([*_scores(trials, name, [low]).values()], 1) for low in bins}
-            lines.append(line)
+            lines.append(line | {"mean": spread([*_scores(trials, name, bins[1:]).values()], 1)})
     return markdown(lines)
 
 
@@ -130,10 +136,10 @@ def title(name: str) -> str:
     """Return the name of a variant with its steps, where they are more than those of the plan.
 
     >>> title("floater_relative-unclipped"), title("t5-3000")
-    ('`floater_relative-unclipped`', '`t5`, 3,000 steps')
+    ('`floater_relative` without a clip', '`t5`, 3,000 steps')
     """
     kind, steps = kind_and_steps(name)
-    return f"`{kind}`, {steps:,} steps" if steps else f"`{kind}`"
+    return words(kind) + (f", {steps:,} steps" if steps else "")
 
 
 def kind_and_steps(name: str) -> tuple[str, int]:
@@ -201,7 +207,7 @@ def choice(trials: Trials) -> str:
     rates = chosen(trials)
     lines = []
     for name in rates:
-        line = {"self-attention": f"`{name}`"}
+        line = {"self-attention": words(name)}
         for rate in RATES:
             scores = trials.get((name, rate, CHOOSING))
             text = "" if scores is None else f"{scores[-1]:.3f}"
@@ -210,17 +216,20 @@ def choice(trials: Trials) -> str:
     return markdown(lines)
 
 
-def main() -> None:
-    """Write the tables into the page, once there are scores."""
-    if not (HERE / "protocol").is_dir():
-        return
+def written() -> dict[str, str]:
+    """Return the tables of the page by their names."""
     trials = read(HERE / "protocol")
     planned = with_steps(trials)
-    parts = {"rates": choice(planned), "scores": table(planned)}
+    parts = {"rates": choice(planned), "scores": table(planned), "tests": against_rivals(planned)}
     if len(planned) < len(trials):
         longest = with_steps(trials, MORE)
-        parts |= {"longer": table(longest), "learned": learned(longest), "steps": by_steps(trials)}
-    write_parts(PAGE, parts)
+        parts |= {"longer": against_rivals(longest), "learned": learned(longest), "steps": by_steps(trials)}
+    return parts
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    write_parts(PAGE, written())
 
 
 if __name__ == "__main__":

@@ -89,6 +89,25 @@ def speed(row: dict[str, str]) -> str:
     return text + (f", {row['memory']}" if row["memory"] else "")
 
 
+def by_speed(rows: Rows) -> str:
+    """Return the encodings of each range of speed, the fastest first, each with its speed and much memory.
+
+    >>> rows = [{"encoding": "t5", "speed": "0.16", "memory": "1.01"}]
+    >>> print(by_speed([*rows, {"encoding": "rnn", "speed": "0.11", "memory": "1.30"}]))
+    | speed | encodings: speed, and memory of 1.05 or more |
+    |---:|---|
+    | 0.1 to 0.2 | `t5` 0.16; `rnn` 0.11, 1.30 |
+    """
+    groups: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: -float(row["speed"])):
+        low = min(9, int(10 * float(row["speed"]))) / 10
+        title = f"{low:.1f} to {low + 0.1:.1f}" if low < 0.9 else "from 0.9 on"
+        memory = f", {row['memory']}" if float(row["memory"]) >= 1.05 else ""
+        groups.setdefault(title, []).append(f"`{row['encoding']}` {row['speed']}{memory}")
+    head = "encodings: speed, and memory of 1.05 or more"
+    return table([{"speed": title, head: "; ".join(group)} for title, group in groups.items()])
+
+
 def by_shape(rows: Rows) -> str:
     """Return the times of solvers with a column for each; the first is the one that the others are over."""
     keys, errors = ("dim", "length", "rtol"), ("error p", "error of the gradient")
@@ -202,6 +221,7 @@ LAYOUTS: dict[str, Callable[[Rows], str]] = {
     "variants.csv": judged,
     "pretrained.csv": judged,
     "encodings.csv": by_length,
+    "speeds.csv": by_speed,
     "solvers.csv": by_shape,
     "doubled.csv": by_shape,
     "rivals.csv": by_shape,

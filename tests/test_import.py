@@ -88,7 +88,7 @@ for version in (None, "5.3.0.dev0", "4.57.1"):
     assert all("floater.transformer and floater.pretrained need Transformers" in line for line in lines)
     assert all(line.endswith(install("hf")) for line in lines)
     assert all("not installed" in line for line in lines[:3])
-    assert all("5.20 or newer, and 5.3.0.dev0 is installed" in line for line in lines[3:6])
+    assert all("5.23 or newer, and 5.3.0.dev0 is installed" in line for line in lines[3:6])
 
 
 def test_the_command_says_that_transformers_is_too_old() -> None:
@@ -102,7 +102,7 @@ sys.exit(main(["train", "causal_lm/llama_yarn"]))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "need Transformers 5.20 or newer, and 4.57.1 is installed" in line
+    assert "need Transformers 5.23 or newer, and 4.57.1 is installed" in line
 
 
 def test_the_oldest_transformers_is_that_of_the_extra() -> None:

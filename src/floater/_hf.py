@@ -10,7 +10,7 @@ from typing import Any
 
 from floater.errors import install
 
-OLDEST = (5, 20)
+OLDEST = (5, 23)
 """The oldest version that works: the lower bound of the extra "hf" in pyproject.toml."""
 
 _NEEDS = "floater.transformer and floater.pretrained need Transformers"

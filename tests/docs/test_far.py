@@ -1,6 +1,8 @@
 """The tables of "How far does it go?" are those of the scores, and all scores those of the examples."""
 
 import csv
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -10,6 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import far
+import protocol
+
+from floater.lab.settings import load
+from floater.lab.study.grid import planned
+from floater.lab.study.settings import StudySettings
 
 EXAMPLES = sorted(far.HERE.glob("*/*.npz"))
 
@@ -22,6 +29,30 @@ def test_a_table_is_that_of_the_scores(name: str) -> None:
 @pytest.mark.parametrize("examples", EXAMPLES, ids=lambda path: path.stem)
 def test_scores_follow_from_the_stored_examples(examples: Path) -> None:
     assert far.check(examples.with_suffix(".csv")) == []
+
+
+@pytest.mark.parametrize("name", [study.name for study in far.STUDIES if study.name != "demo"])
+def test_the_commands_of_the_provenance_give_the_rows_of_a_study(name: str) -> None:
+    """Each variant and seed of the stored scores is a trial that a command plans."""
+    text = far.PAGE.read_text(encoding="utf-8").split("## Provenance")[1]
+    config, trials = f"configs/study/{name}.yaml", set()
+    for command in re.findall(rf"`floater study {config}([^`]*)`", text):
+        settings = load(StudySettings, far.HERE.parent / config, shlex.split(command))
+        trials |= {(trial.variant.name, str(trial.seed)) for trial in planned(settings, config).trials}
+    rows = {(row["model"], row["seed"]) for row in far.read(far.SCORES / f"{name}.csv")}
+    assert rows - trials == set()
+
+
+def test_a_table_or_number_that_does_not_follow_from_the_scores_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a p value of a registered test."""
+    assert far.check_pages() == []
+    page = tmp_path / "protocol.md"
+    text = protocol.PAGE.read_text(encoding="utf-8")
+    page.write_text(text.replace("| 11.6 ± 4.8 | 0.029 |", "| 11.6 ± 4.8 | 0.092 |"), encoding="utf-8")
+    monkeypatch.setattr(protocol, "PAGE", page)
+    assert far.check_pages() == ["protocol.md: table 'tests' differs"]
 
 
 def test_a_score_that_does_not_follow_from_the_examples_is_named(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ HELD = {
     "extend.md": "tests/docs/test_reports.py",
     "far.md": "docs/far.py",
     "fullsize.md: column/arithmetic": "docs/fullsize.py",
-    "howto/gpus.md: setup/models": "",  # tolerances of tests, nothing that was measured
+    "howto/several-gpus.md: setup/models": "",  # tolerances of tests, nothing that was measured
     "howto/positions.md: problem/asks for": "tests/docs/test_reports.py",
     "howto/serve.md: /Transformers 5": "",  # versions
     "promises.md": "tests/docs/test_promises.py",
@@ -47,7 +47,7 @@ SETTINGS = {
     "design/collocation.md": (1.6,),
     "fullsize.md": (0.02,),
     "gpu.md": (2.11, 2.13, 5.23),
-    "howto/gpus.md": (0.18, 1.15, 2.13, 3.9),
+    "howto/several-gpus.md": (0.18, 1.15, 2.13, 3.9),
     "howto/serve.md": (0.32, 1.32, 2.13, 5.19, 5.23),
     "performance.md": (0.4, 2.13),
 }

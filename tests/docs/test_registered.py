@@ -27,7 +27,7 @@ def test_the_registered_test_is_paired_by_seed_and_corrected() -> None:
         for seed, score in zip(protocol.SEEDS, scores, strict=True)
     }
     assert set(protocol.chosen(trials).values()) == {"2e-3"}
-    rows = {line.split("|")[1].strip(): line for line in protocol.table(trials).splitlines()[2:]}
+    rows = {line.split("|")[1].strip(): line for line in protocol.against_rivals(trials).splitlines()[2:]}
     differences = [x - y for x, y in zip(flow, mlp, strict=True)]
     p, cells = f"{min(1.0, 8 * ttest_rel(flow, mlp).pvalue):.3f}", rows["`distance_mlp`"].split(" | ")
     assert cells[-4:-2] == [far.spread(differences, 1), p]
@@ -37,7 +37,7 @@ def test_the_registered_test_is_paired_by_seed_and_corrected() -> None:
         ("t5", "2e-3", seed): {-1: 0.5, 0: 99.0, 80: 2 * score, 140: score - 1}
         for seed, score in zip(protocol.SEEDS, mlp, strict=True)
     }
-    row = next(line for line in protocol.table(trials).splitlines() if "`t5`" in line)
+    row = next(line for line in protocol.against_rivals(trials).splitlines() if "`t5`" in line)
     assert f"| {min(1.0, 9 * ttest_rel(flow, [x - 1 for x in mlp]).pvalue):.3f} |" in row
 
 
@@ -140,7 +140,7 @@ def test_scores_of_an_open_choice_are_refused_and_a_variant_without_rivals_has_n
     file = tmp_path / "scores.csv"
     file.write_text("\n".join(lines))
     (row,) = few_data.few_data(file).splitlines()[2:]
-    assert row.split("|")[1:5] == [" 500 ", " `t5` ", " 90.0 ", "  "]
+    assert row.split("|")[1:6] == [" 500 ", " `t5` ", " 90.0 ", "  ", "  "]
     file.write_text("\n".join([*lines, "t5-500-3e-3,26,lengths,exact,0,10"]))
     with pytest.raises(ValueError, match="has scores of t5-500-1e-3 and t5-500-3e-3; one must be chosen"):
         few_data.few_data(file)
@@ -186,22 +186,22 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
         assert corrected[key] == pytest.approx(largest)
     table = [line.strip("| ").split(" | ") for line in nine_problems.goal(of).splitlines()[2:]]
     best = [max(names, key=lambda name: np.mean(of[name, problem])) for problem in means]
-    assert [row[1] for row in table] == [f"`{name}`" for name in best]
+    assert [row[1] for row in table] == [far.words(name) for name in best]
     worse = [
         name != names[0] and corrected[name, problem] < 0.05
         for name, problem in zip(best, means, strict=True)
     ]
     assert [row[4] for row in table] == ["yes" if each else "no" for each in worse]
-    path = nine_problems.against_others(of, "rotary-clock", corrected).splitlines()[4]
-    cells = path.strip("| ").split(" | ")
-    difference = np.mean(of["rotary-clock", "sort"]) - np.mean(of["path", "sort"])
-    assert cells[2] == f"{difference:.1f}, p {nine_problems.shown_p(corrected['path', 'sort'])}"
+    corrected |= {(name, "sort"): 1.0 for name in names[1:]} | {("floater_relative", "s3"): 0.25}
+    (row,) = nine_problems.against_others(of, {"rotary-clock": corrected}).splitlines()[2:]
+    difference = np.mean(of["rotary-clock", "s3"]) - np.mean(of["floater_relative", "s3"])
+    assert f"`floater_relative` by {difference:.1f}, p 0.250" in row.split("|")[3]
     flow = nine_problems.with_and_without(of).splitlines()[2].strip("| ").split(" | ")
     two = [p("floater_relative-clock", "floater_relative", problem) for problem in means]
     assert flow[-1] == nine_problems.shown_p(min(1.0, two[0] * (9 if two[0] == min(two) else 8)))
     assert f"**{far.spread(of['path', 's3'], 1)}**" in nine_problems.by_problem(of)
-    seeds = ", ".join(f"{means['s3'][3] + draw - 21 / 41:.1f}" for draw in draws[3, 0])
-    assert f"| {seeds} |" in nine_problems.by_seed(of)
+    seeds = {("path", "s3"): [0.0, 9.0, 20.1], ("none", "s3"): [50.0, 51.0], ("none", "sort"): [0.0, 90.0]}
+    assert nine_problems.by_seed(seeds).splitlines()[2:] == ["| `path` |  | 0, 9, 20 |  |  |"]
 
 
 def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path: Path) -> None:
@@ -234,6 +234,8 @@ def test_the_driven_flow_is_tested_with_the_seeds_that_its_rivals_have(tmp_path:
         for rival in ("path", "rotary-clock")
     ]
     assert min(p for each in ps.values() for p in each.values()) == pytest.approx(min(1.0, 36 * min(raw)))
-    row = nine_problems.against_others(of, "floater_cde", ps["floater_cde"]).splitlines()[3]
-    assert f"| {np.mean(scores['floater_cde'][:4]) - np.mean(scores['path'][:4]):.1f}, p " in row
+    ps["floater_cde"]["path", "s3"] = 0.5
+    row = nine_problems.against_others(of, ps).splitlines()[2]
+    difference = abs(np.mean(scores["floater_cde"][:4]) - np.mean(scores["path"][:4]))
+    assert f"`path` by {difference:.1f}, p 0.500" in row
     assert not any("none" in key for key in nine_problems.scores([flow, others], 21, seeds_of="floater_cde"))

@@ -125,6 +125,21 @@ def test_every_table_has_a_command_beside_it_and_a_commit_in_the_provenance(name
             assert named & {*titles} or re.search(r"\| [0-9a-f]{7} \|", section), titles[0]
 
 
+@pytest.mark.parametrize("name", ["results.md", "far.md", "clock.md", "protocol.md"])
+def test_the_provenance_names_a_command_for_each_section(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    lines = text.split("\n## Provenance\n")[1].splitlines()
+    head, _, *rows = [line[2:-2].split(" | ") for line in lines if line.startswith("|")]
+    assert head == ["section", "command", "runs", "commit"]
+    titles = re.findall(r"^##+ (.*)$", text, re.MULTILINE)
+    for section, command, runs, commit in rows:
+        assert runs
+        assert re.fullmatch(r"[0-9a-f]{7}( to [0-9a-f]{7})?", commit)
+        if section:
+            assert section in titles
+            assert command.strip()
+
+
 def paragraphs(page: Path) -> list[str]:
     """Return the paragraphs and list items of a page, without tables, code and HTML."""
     text = re.sub(r"^```.*?^```$|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -158,10 +173,13 @@ def test_a_page_of_results_opens_with_a_figure_and_three_sentences(name: str) ->
     assert len(re.findall(r"[.?!](?=\s|$)", sentences)) == 3
 
 
-@pytest.mark.parametrize("name", ["results.md", "performance.md", "far.md"])
+@pytest.mark.parametrize(
+    "name", ["results.md", "performance.md", "far.md", "clock.md", "protocol.md", "evidence.md"]
+)
 def test_variants_have_no_suffixes(name: str) -> None:
     text = re.sub(
         r"^```.*?^```$|^    .*$", "", (ROOT / "docs" / name).read_text(encoding="utf-8"), flags=re.M | re.S
     )
-    suffix = r"-(?:cross|input|random|tail|twice|stretched|second|zero|logn|lr\de\d|\d000)\b"
+    parts = "cross|input|random|tail|twice|stretched|second|zero|logn|clock|free|unclipped"
+    suffix = rf"-(?:{parts}|lr\de\d|\d000)\b"
     assert re.findall(rf"`[\w-]*{suffix}[\w-]*`|\| \w+{suffix}", text) == []

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from floater.encodings import AttentionContext, PositionError, build
 from floater.encodings.attention import AttentionCall, project_qkv
@@ -21,7 +22,7 @@ from floater.flow import SecondDerivativeError
 from floater.positions import Positions
 from floater.testing import check_refusal
 from floater.transformer import FloaterConfig, FloaterForCausalLM, kernels
-from floater.transformer.kernels import Plain, Tiled
+from floater.transformer.kernels import Plain, Sdpa, Tiled, TiledClock, kernel_for
 
 DIM, HEADS, LENGTH = 16, 2, 7
 BIASES = ("alibi", "kerple", "fire", "dynamic_bias", "floater_relative")
@@ -423,6 +424,97 @@ def test_tiles_of_another_encoding_read_queries_that_are_not_rotated():
     tiled = Tiled()
     assert tiled.supports(call)
     assert_close(tiled.attend(call)[0], Plain().attend(call)[0])
+
+
+def biased_call(
+    clock: Clock, length: int, queries: int, **options: object
+) -> tuple[AttentionCall, list[Tensor]]:
+    """Return a call of the last queries of two texts, one of them padded, and the leaves of its gradients."""
+    torch.manual_seed(0)
+    x = torch.randn(2, length, DIM, dtype=clock.weight.dtype).to(clock.inner.dtype).requires_grad_()
+    real = torch.ones(2, length, dtype=torch.bool)
+    real[1, :3] = False
+    context = attention_context(clock, clock.prepare(Positions.from_mask(real.long())), 1, x)
+    q, k, v = project_qkv(clock, context)
+    call = AttentionCall(clock, context, q[:, :, -queries:], k, v, real[:, None, None], **options)
+    return call, [x, *clock.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("causal", "queries"), [(False, 13), (True, 13), (True, 7)])
+@pytest.mark.parametrize("per", ["head", "block"])
+@pytest.mark.parametrize("name", BIASES)
+def test_tiles_of_a_bias_are_the_formula_with_its_gradients(monkeypatch, name, per, causal, queries, dtype):
+    """With fewer queries than keys, as with a cache, too; and with a temperature of the keys seen."""
+    for constant, value in (("TILED_FROM", 1), ("CLOCK_TILE", 60), ("CLOCK_ROWS", 3)):
+        monkeypatch.setattr(kernels, constant, value)
+    torch.manual_seed(0)
+    clock = make({"name": name, "clip": 8} if name == "floater_relative" else name, per=per, std=0.5).to(
+        dtype
+    )
+    call, leaves = biased_call(clock, 13, queries, causal=causal, temperature=lambda logs: 1 + logs)
+    tiled = kernel_for(call, "sdpa")
+    assert isinstance(tiled, TiledClock)
+    plain = Sdpa() if dtype == torch.bfloat16 else Plain()
+    outs = [
+        kernel.attend(call)[0][call.key_mask.expand(-1, HEADS, -1, -1)[:, :, 0, -queries:]]
+        for kernel in (tiled, plain)
+    ]
+    tolerance = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
+    assert_close(*outs, rtol=tolerance, atol=tolerance)
+    gradients = [
+        torch.autograd.grad(out.square().sum(), leaves, retain_graph=True, allow_unused=True) for out in outs
+    ]
+    for actual, wanted in zip(*gradients, strict=True):
+        assert (actual is None) == (wanted is None)
+        if actual is not None:
+            scale = wanted.abs().max().clamp(min=1)  # some are zero but for rounding
+            assert bool((actual - wanted).abs().max() <= tolerance * scale)
+    rates = 1 + [name for name, _ in clock.named_parameters()].index("weight")
+    assert bool(gradients[0][rates][1].any())
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of a tensor that an operation returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):  # type: ignore[no-untyped-def]
+        out = function(*arguments, **options or {})
+        for each in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(each, Tensor):
+                stored = each.untyped_storage().nbytes() // each.element_size()
+                self.numbers = max(self.numbers, stored)
+        return out
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", BIASES)
+def test_tiles_of_a_bias_make_no_matrix_of_all_pairs(monkeypatch, name, causal):
+    monkeypatch.setattr(kernels, "CLOCK_TILE", 2**14)
+    length = 320
+    largest = {}
+    for kernel in (TiledClock(), Sdpa()):
+        call, leaves = biased_call(make(name, std=0.02), length, length, causal=causal)
+        assert isinstance(kernel_for(call, "sdpa"), TiledClock)
+        with Largest() as mode:
+            torch.autograd.grad(kernel.attend(call)[0].sum(), leaves, allow_unused=True)
+        largest[type(kernel)] = mode.numbers
+    pairs = 2 * HEADS * length**2
+    assert largest[Sdpa] >= pairs
+    assert largest[TiledClock] < pairs / 4
+
+
+def test_tiles_of_a_bias_drop_the_same_weights_in_the_backward_pass(monkeypatch):
+    """Outputs are linear in the values."""
+    monkeypatch.setattr(kernels, "CLOCK_TILE", 100)
+    call, _ = biased_call(make("alibi", std=0.5), LENGTH, LENGTH, causal=True, dropout=0.5)
+    call.v = call.v.detach().requires_grad_()
+    out = TiledClock().attend(call)[0]
+    assert not torch.equal(out, TiledClock().attend(call)[0])
+    above = torch.randn_like(out)
+    (gradient,) = torch.autograd.grad(out, call.v, above)
+    assert_close((gradient * call.v).sum(), (out * above).sum())
 
 
 @torch.no_grad()

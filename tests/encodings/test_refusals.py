@@ -170,6 +170,11 @@ OPTIONS = [
         {"terms": "content_to_position", "bias": True},
         "bias is True, but with terms='content_to_position' P is not projected to queries",
     ),
+    (
+        "deberta",
+        {"terms": "content_to_position", "direction": "released"},
+        "direction is 'released', but with terms='content_to_position' P is not projected to queries",
+    ),
     ("deberta", {"span": 0}, "span is 0; buckets='clip' needs at least 1"),
     ("deberta", {"span": 3, "buckets": "log"}, "span is 3; buckets='log' needs at least 4"),
     (

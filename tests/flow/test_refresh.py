@@ -3,6 +3,7 @@
 import pytest
 import torch
 from flow_cases import encoder, exact
+from torch.utils.checkpoint import checkpoint
 
 
 def test_refresh_solves_on_every_third_call_and_reuses_between():
@@ -26,6 +27,26 @@ def test_a_pass_without_gradients_does_not_use_up_a_solve():
     with torch.no_grad():
         model(at)
     assert [model(at).at(0, "q").requires_grad for _ in range(4)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("dtype", [torch.long, torch.double])
+def test_a_gradient_checkpoint_repeats_the_call_that_it_recomputes(dtype, reentrant):
+    def gradients(run):
+        torch.manual_seed(0)
+        model, at = encoder(refresh_every=2), torch.arange(5, dtype=dtype)[None]
+        x = torch.ones((), requires_grad=True)
+        seen = []
+        for _ in range(5):
+            run(lambda x: x * model(at).at(0, "q"), x).square().sum().backward()
+            seen.append((None if model.start.grad is None else model.start.grad.clone(), x.grad.clone()))
+            model.zero_grad()
+            x.grad = None
+        return seen
+
+    actual = gradients(lambda part, x: checkpoint(part, x, use_reentrant=reentrant))
+    for ours, theirs in zip(actual, gradients(lambda part, x: part(x)), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_all_passes_of_a_step_solve_or_none_does():

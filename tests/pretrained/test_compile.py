@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounter
 
 import floater
 
-from . import zoo
+from . import extended, zoo
 
 SLOW = ("bert", "gpt2", "roberta", "t5", "whisper")
 
@@ -129,3 +129,14 @@ def test_an_extended_model_is_compiled_anew_for_few_lengths(method: str) -> None
         count = graphs.frame_count
         check((16, 31, 33, 63, 90, 97, 128))
     assert count == graphs.frame_count <= 10
+
+
+@pytest.mark.usefixtures("few_steps_for_biases")
+@pytest.mark.parametrize("name", ["bloom", "mpt"])
+def test_the_blocks_of_a_model_with_continued_biases_are_one_graph(name: str) -> None:
+    """Another holds what is before the pass; each block ended a graph."""
+    model = extended.extended(name).train()
+    inputs = extended.build_inputs(name, 60)
+    expected, graphs = gradients(model, inputs), CompileCounter()
+    same(gradients(torch.compile(model, backend=graphs), inputs), expected)
+    assert graphs.frame_count <= 2

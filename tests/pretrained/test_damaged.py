@@ -76,6 +76,19 @@ def _read(load: Callable[[], Any]) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("source", "kind", "name"),
+    [("plugged", BertModel, "floater"), ("extended", LlamaModel, "floater_extension")],
+)
+def test_a_configuration_that_lost_its_options_says_which(
+    sources: dict[str, Path], tmp_path: Path, source: str, kind: Any, name: str
+) -> None:
+    """The message blamed a part that was extended apart."""
+    folder = _edited(sources[source], tmp_path / "lost", "config.json", (name,), "MISSING")
+    with pytest.raises(PlugError, match=f"does not say which: restore its .*'{name}'"):
+        kind.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_wrong_values_of_a_flow(sources: dict[str, Path], tmp_path: Path, value: Any) -> None:
     names = json.loads((sources["flow"] / "floater.json").read_text())["plug"]

@@ -27,7 +27,6 @@ from transformers import (
 )
 
 import floater
-from floater import Positions
 from floater.encodings import PositionError
 from floater.pretrained import FAMILIES, PlugError
 
@@ -296,8 +295,11 @@ def test_names_that_are_taken() -> None:
 
 
 @pytest.mark.parametrize("name", ["positions", "times"])
-def test_positions_of_this_library_are_not_read_by_a_plugged_model(name: str) -> None:
-    model, ids = zoo.build("llama"), zoo.text()
-    floater.plug(model)
-    with pytest.raises(PlugError, match=f"LlamaModel does not take {name}; pass position_ids"):
-        model(input_ids=ids, **{name: Positions.arange(ids.shape[1])})
+def test_positions_of_this_library_are_not_read_by_a_changed_model(name: str) -> None:
+    flow, clock, extended = (zoo.build("llama") for _ in range(3))
+    floater.plug(flow)
+    floater.plug(clock, clock={})
+    floater.extend(extended, 128, "clex")
+    for model, kind in ((flow, "LlamaModel"), (clock, "LlamaForCausalLM"), (extended, "LlamaModel")):
+        with pytest.raises(ValueError, match=f"{kind} does not take {name}; pass position_ids"):
+            model(zoo.text(), **{name: torch.arange(7)})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import importlib.util
 import json
 import os
 import pickle
@@ -392,6 +394,72 @@ def test_code_adds_the_flow_to_layers_that_are_replaced(tmp_path: Path) -> None:
     actual, again = (zoo.output(copied, **inputs) for _ in range(2))
     torch.testing.assert_close(actual, zoo.output(model, **inputs), atol=1e-5, rtol=1e-5)
     assert torch.equal(actual, again)
+
+
+@pytest.mark.parametrize(("name", "renamed"), [("gpt_neox", True), ("llama", False)])
+def test_code_with_other_names_of_weights_refuses_transformers_4(
+    name: str, renamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It started the head of a GPT-NeoX at random."""
+    floater.export(baked(name), tmp_path, code=True)
+    read(tmp_path)
+    monkeypatch.setattr(transformers, "__version__", "4.57.3")
+    specification = importlib.util.spec_from_file_location("code", tmp_path / "modeling_floater.py")
+    assert specification is not None
+    assert specification.loader is not None
+    with (
+        pytest.raises(ImportError, match=r"have the names of Transformers 5, and this is 4\.57\.3$")
+        if renamed
+        else contextlib.nullcontext()
+    ):
+        specification.loader.exec_module(importlib.util.module_from_spec(specification))
+
+
+@pytest.mark.parametrize("how", ["flow", "clock", "self_extend"])
+def test_code_refuses_positions_that_it_would_not_read(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a part of a text, a flow can be added at position_ids; the others read the whole."""
+    floater.export(coded(how), tmp_path, code=True)
+    model, ids = read(tmp_path), zoo.text()
+    for name in ("positions", "times"):
+        with pytest.raises(ValueError, match=f"does not take {name}; pass position_ids"):
+            model(ids, **{name: torch.arange(7)[None]})
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        return attention(*args, **kwargs)
+
+    attend.__module__ = "torch.distributed.tensor.experimental._context_parallel._attention"
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    with pytest.raises(ValueError, match="context_parallel shows a part"):
+        model(ids)
+    placed = {"input_ids": ids, "position_ids": torch.arange(7)[None]}
+    if how == "flow":
+        assert torch.isfinite(zoo.output(model, **placed)).all()
+    else:
+        with pytest.raises(ValueError, match="context_parallel shows a part"):
+            model(**placed)
+
+
+def test_code_refuses_tokens_before_the_first_position_and_texts_that_it_would_join(tmp_path: Path) -> None:
+    """They had the vectors of position 0, and those of one text, without a word."""
+    for name, first in (("roberta", 2), ("llama", 0)):
+        floater.export(baked(name), tmp_path / name, code=True)
+        model, ids = read(tmp_path / name), zoo.text()
+        at = torch.tensor([[0, 1, 2, 0, 1, 2, 3]]) + first
+        with pytest.raises(ValueError, match=f"position_ids begin at {first - 2}; .* is {first}$"):
+            model(ids, position_ids=at - 2)
+        mask = torch.ones_like(ids)
+        mask[:, 0] = 0
+        padded = torch.cat((at[:, :1] * 0, at[:, 1:]), 1)  # of padding, they may begin anywhere
+        outputs = [
+            zoo.output(model, input_ids=ids, position_ids=each, attention_mask=mask)[:, 1:]
+            for each in (at, padded)
+        ]
+        torch.testing.assert_close(*outputs)
+        with pytest.raises(ValueError, match=r"cu_seq_lens_q packs texts, .* pass position_ids, too"):
+            model(ids, cu_seq_lens_q=torch.tensor([0, 3, 7]))
 
 
 @pytest.mark.parametrize(("name", "method"), [("llama", "self_extend"), ("gpt2", None)])

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 from accelerate import init_empty_weights
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 from transformers.trainer_utils import load_sharded_checkpoint
 
@@ -50,6 +50,26 @@ def test_auto_and_own_classes_give_the_plugged_model(tmp_path: Path, name: str) 
         assert type(again) is type(model)
         assert_same(name, again, model)
         assert again.config.floater == model.config.floater
+
+
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("how", ["plug", "extend"])
+def test_a_mapping_of_names_is_that_of_the_flow_too(tmp_path: Path, how: str, shards: bool) -> None:
+    """As of weights that were saved within another module."""
+    model = changed("llama", how)
+    model.save_pretrained(tmp_path, **({"max_shard_size": "5KB"} if shards else {}))
+    for file in tmp_path.glob("*.safetensors"):
+        weights = {f"module.{name}": tensor for name, tensor in load_file(file).items()}
+        save_file(weights, file, {"format": "pt"})
+    if shards:
+        index = tmp_path / "model.safetensors.index.json"
+        fields = json.loads(index.read_text())
+        fields["weight_map"] = {f"module.{name}": file for name, file in fields["weight_map"].items()}
+        index.write_text(json.dumps(fields))
+    options: dict[str, Any] = {"key_mapping": {r"^module\.": ""}, "attn_implementation": "eager"}
+    again, info = type(model).from_pretrained(tmp_path, output_loading_info=True, **options)
+    assert not info["unexpected_keys"] | info["missing_keys"]
+    assert_same("llama", again, model, how)
 
 
 @pytest.mark.parametrize("shards", [False, True])

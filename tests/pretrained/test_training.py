@@ -15,6 +15,7 @@ import torch
 from peft import AdaptionPromptConfig, LoraConfig, MissConfig, PeftModel, PeftType, get_peft_model
 from peft.mapping import PEFT_TYPE_TO_CONFIG_MAPPING
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 import floater
+from floater.encodings import PositionError
 from floater.pretrained import PlugError
 from processes import in_two_processes
 
@@ -438,3 +440,44 @@ def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
     assert any(name.startswith("floater.") for name in first)
     mean = {f"module.{name}": (first[name] + second[name]) / 2 for name in first}
     same(torch.load(tmp_path / "gradients"), mean)
+
+
+def shard_extensions(folder: Path) -> None:
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    for name, method in EXTENSIONS:
+        model = extended.extended(name, method).train()
+        alone = copy.deepcopy(model)
+        for part in model.modules():
+            if type(part).__name__ in model._no_split_modules:
+                fully_shard(part)
+        fully_shard(model)
+        one = {key: rows[rank : rank + 1] for key, rows in extended.build_inputs(name, 60).items()}
+        averaged = {key: gradient.full_tensor() for key, gradient in gradients(model, one).items()}
+        if rank == 0:
+            torch.save(averaged, folder / name)
+        fully_shard(alone.floater_extension)  # by size, for example
+        with pytest.raises(PositionError, match=r"^FSDP wraps .*, a part of a position model"):
+            alone(**one)
+        del model, alone
+    gc.collect()
+    torch.distributed.destroy_process_group()
+
+
+EXTENSIONS = ("llama", "clex"), ("bloom", "flow")
+
+
+@pytest.mark.slow
+def test_extensions_are_sharded_with_the_model_and_not_alone(tmp_path: Path) -> None:
+    in_two_processes(shard_extensions, tmp_path, folder=tmp_path)
+    for name, method in EXTENSIONS:
+        model, inputs = extended.extended(name, method).train(), extended.build_inputs(name, 60)
+        expected = gradients(model, inputs)
+        assert any(bool(g.any()) for key, g in expected.items() if key.startswith("floater_extension."))
+        actual = torch.load(tmp_path / name)
+        assert actual.keys() == expected.keys()
+        for key, gradient in expected.items():
+            # BLOOM's sums in another order are less exact
+            torch.testing.assert_close(
+                actual[key], gradient, atol=1e-4 * float(gradient.abs().max()) + 1e-8, rtol=0, msg=key
+            )

@@ -147,6 +147,38 @@ def test_a_model_is_exported_with_a_mask_for_any_batch(name):
     close(actual[mask.bool()], wanted[mask.bool()])
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["seqpe", "xpos", "huang3", "floater_cde", "abacus", "shaw", "transformer_xl", "spe_conv", "spe_sine"],
+)
+@torch.no_grad()
+def test_a_model_is_exported_with_a_mask_for_any_length(name):
+    model = build_model(FloaterForCausalLM, name, **SMALL)
+    shape = {0: torch.export.Dim("batch", min=2), 1: torch.export.Dim("length", min=3, max=31)}
+    program = torch.export.export(
+        model,
+        (IDS, MASK),
+        {"use_cache": False},
+        dynamic_shapes={"input_ids": shape, "attention_mask": shape, "use_cache": None},
+    ).module()
+    longer = torch.ones(2, 9, dtype=torch.long)
+    longer[1, 6:] = 0
+    for ids, mask in ((IDS, MASK), (tokens(2, 9, seed=1), longer), (IDS, MASK)):
+        actual, wanted = (each(ids, mask, use_cache=False).logits for each in (program, model))
+        close(actual[mask.bool()], wanted[mask.bool()])
+
+
+@pytest.mark.parametrize("name", ["abacus", "spe_conv"])
+@torch.no_grad()
+def test_a_language_model_with_a_mask_is_one_graph_of_all_lengths(name):
+    model = build_model(FloaterForCausalLM, name, **SMALL)
+    run = torch.compile(model, fullgraph=True, dynamic=True, backend="eager")
+    for length in (5, 4):
+        ids, mask = IDS[:, :length], MASK[:, :length]
+        actual, wanted = (each(ids, mask, use_cache=False).logits for each in (run, model))
+        close(actual[mask.bool()], wanted[mask.bool()])
+
+
 @torch.no_grad()
 def test_positions_are_an_input_of_an_exported_program():
     model = bake(build_model(FloaterModel), 16)

@@ -69,12 +69,13 @@ class VectorCache(Derived):
         table: Vectors at whole positions; None before the first.
         solution: A solution without gradient; None before the first.
         calls: The number of calls with gradients, of which one in `refresh_every` solves.
+        counted_in_forward: Whether the last of them was counted outside of a backward pass.
     """
 
     def __init__(self) -> None:
         self.table: VectorTable | None = None
         self.solution: Solution | None = None
-        self.calls = 0
+        self.calls, self.counted_in_forward = 0, False
         self._snapshot: Snapshot | None = None
 
     def clear(self) -> None:

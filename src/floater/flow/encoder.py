@@ -189,9 +189,14 @@ class FlowEncoder(nn.Module):
         # Vectors are reused for some calls (section 4.4). Only calls with gradients count.
         self._cache.trust_nothing()
         reusable = self._cache.solution if real else self._cache.table
-        turn = self._cache.calls - self._by_step
+        # A gradient checkpoint runs its part again within the backward pass: the same call, not another.
+        in_backward = torch._C._current_graph_task_id() >= 0
+        counted = self._by_step or (in_backward and self._cache.counted_in_forward)
+        turn = self._cache.calls - counted
         solves = reusable is None or (torch.is_grad_enabled() and turn % self.refresh_every == 0)
-        self._cache.calls += torch.is_grad_enabled() and not self._by_step
+        if torch.is_grad_enabled() and not counted:
+            self._cache.calls += 1
+            self._cache.counted_in_forward = not in_backward
         if real:
             if solves:
                 self._cache.solution = None
@@ -363,7 +368,7 @@ class FlowEncoder(nn.Module):
         """
         self.solver_state.reset()
         self._shared, self._by_step = None, False
-        self._cache.calls = 0
+        self._cache.calls, self._cache.counted_in_forward = 0, False
         if not self._baked:
             self._cache.clear()
 

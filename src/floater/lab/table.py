@@ -245,6 +245,7 @@ def _latex(cell: Cell) -> str:
 def _markdown(cell: Cell) -> str:
     text = cell.text.replace("|", r"\|")
     text = f"`{text}`" if text and "code" in cell.kind.split() else text
+    text = f"**{text}**" if text and "best" in cell.kind.split() else text
     return f"[{text}]({cell.link})" if cell.link else text
 
 

@@ -133,6 +133,9 @@ class Turn:
                 "a clock sums over all tokens of a text, of which context_parallel shows a part; unplug it "
                 "first"
             )
+        for name in ("positions", "times"):
+            if kwargs.get(name) is not None:
+                raise PlugError(f"{type(self.root).__name__} does not take {name}; pass position_ids")
         if not torch.compiler.is_compiling():
             self._check(self.index)
             self._check((self.index + 1) % len(self.paths))  # whose own hook may be gone

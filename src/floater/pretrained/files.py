@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
+from transformers.core_model_loading import WeightRenaming
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
@@ -25,35 +26,45 @@ def read_weights(origin: str, arguments: Mapping[str, Any], prefix: str) -> dict
 
     Args:
         origin: directory or repository that the model was loaded from.
-        arguments: arguments of `from_pretrained`.
+        arguments: arguments of `from_pretrained`, of which `key_mapping` renames weights.
         prefix: beginning of the names.
 
     Raises:
         PlugError: if there is no file of weights, it cannot be read, or a tensor is not finite.
     """
+    mapping = (arguments.get("key_mapping") or {}).items()
+    renamings = [WeightRenaming(source_patterns=old, target_patterns=new) for old, new in mapping]
+
+    def rename(name: str) -> str:
+        for renaming in renamings:
+            name, _ = renaming.rename_source_key(name)
+        return name
+
     if (weights := arguments.get("state_dict")) is not None:
-        return {name.removeprefix(prefix): t for name, t in weights.items() if name.startswith(prefix)}
+        named = {rename(name): tensor for name, tensor in weights.items()}
+        return {name.removeprefix(prefix): t for name, t in named.items() if name.startswith(prefix)}
 
     def variant(name: str) -> str:
         stem, ending = name.rsplit(".", 1)
         return f"{stem}.{arguments['variant']}.{ending}" if arguments.get("variant") else name
 
     if (whole := _file(origin, variant(SAFE_WEIGHTS_NAME), arguments)) is not None:
-        return read_tensors([whole], prefix)
+        return read_tensors([whole], prefix, rename)
     if (index := _file(origin, variant(SAFE_WEIGHTS_INDEX_NAME), arguments)) is None:
         raise PlugError(f"{origin} holds no {SAFE_WEIGHTS_NAME}; a flow is read from safetensors alone")
     shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-    names = sorted({shard for name, shard in shards.items() if name.startswith(prefix)})
+    names = sorted({shard for name, shard in shards.items() if rename(name).startswith(prefix)})
     files = [_file(origin, name, arguments) for name in names]
-    return read_tensors([file for file in files if file is not None], prefix)
+    return read_tensors([file for file in files if file is not None], prefix, rename)
 
 
-def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
+def read_tensors(files: Sequence[Path], prefix: str, rename: Callable[[str], str] = str) -> dict[str, Tensor]:
     """Return the tensors whose names begin with a prefix, under their names without the prefix.
 
     Args:
         files: safetensors files.
         prefix: beginning of the names.
+        rename: function from the names in the files to others.
 
     Raises:
         PlugError: if a file cannot be read, or a tensor is not finite.
@@ -63,8 +74,8 @@ def read_tensors(files: Sequence[Path], prefix: str) -> dict[str, Tensor]:
         try:
             with safe_open(file, "pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 (a safetensors file is not iterable)
-                    if name.startswith(prefix):
-                        tensor = tensors[name.removeprefix(prefix)] = opened.get_tensor(name)
+                    if (renamed := rename(name)).startswith(prefix):
+                        tensor = tensors[renamed.removeprefix(prefix)] = opened.get_tensor(name)
                         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                             raise PlugError(f"{file} holds values of '{name}' that are not finite")
         except (OSError, SafetensorError) as error:

@@ -87,8 +87,10 @@ def load_model(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: An
         info = restore(model, info, kwargs)
     if guarded and not is_changed(model):
         raise PlugError(
-            f"{model.name_or_path} holds a {type(model).__name__} of which a part was extended apart; "
-            "before it is saved, extend the whole model, or put the part's configuration into the whole's"
+            f"the configuration in {model.name_or_path} requires a flow or an extension and does not say "
+            f"which: restore its 'floater' or '{KEY}'; if a part of the {type(model).__name__} was extended "
+            "apart, extend the whole model before it is saved, or put the part's configuration into that of "
+            "the whole"
         )
     return (model, info) if with_info else model
 

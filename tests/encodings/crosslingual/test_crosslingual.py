@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from floater import FloaterConfig, PositionError, Positions, build
+from floater.encodings import AttentionContext
 from floater.transformer.attention import Attention, SharedInputs
 from floater.transformer.uncast import Uncast
 
@@ -152,3 +153,15 @@ def test_some_heads_read_second_positions():
         build("xl_heads", dim=8, heads=4, layers=1, max_length=9, reordered=5)
     with pytest.raises(PositionError, match="no reordered in the positions"):
         model.prepare(Positions.arange(3))
+
+
+def test_heads_that_read_no_second_positions_need_none():
+    at = torch.tensor([[0, 2, 1]])
+    model = build("xl_heads", dim=8, heads=4, layers=1, max_length=9, reordered=0)
+    state, expected = model.prepare(Positions(at, at)), model.prepare(Positions(at, at, reordered=at.flip(1)))
+    projections = {"query": torch.nn.Linear(8, 8)}
+    ours, theirs = (
+        model.projection_bias("query", AttentionContext(each, 0, projections=projections))
+        for each in (state, expected)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0)

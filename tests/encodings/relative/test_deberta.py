@@ -1,5 +1,6 @@
 """DeBERTa against a loop over its equations and against transformers."""
 
+import itertools
 import math
 
 import pytest
@@ -28,8 +29,13 @@ KINDS = {"c2p": "content_to_position", "p2c": "position_to_content"}
 
 
 @WHOLE
-@pytest.mark.parametrize("terms", ["both", "content_to_position", "position_to_content"])
-@pytest.mark.parametrize("direction", ["paper", "released"])
+@pytest.mark.parametrize(
+    ("terms", "direction"),
+    [
+        ("content_to_position", "paper"),
+        *itertools.product(["both", "position_to_content"], ["paper", "released"]),
+    ],
+)
 @pytest.mark.parametrize("span", [2, LENGTH])
 def test_logits_are_equation_4(positions, terms, direction, span):
     model = build_encoding("deberta", terms=terms, direction=direction, span=span)
@@ -78,7 +84,7 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
         span=span,
         buckets=buckets,
         max_distance=far if buckets == "log" else None,
-        direction="released",
+        direction="paper" if terms == "content_to_position" else "released",
         norm=True,
         absolute=False,
         share=share,

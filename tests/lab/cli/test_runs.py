@@ -158,6 +158,21 @@ def test_evaluating_prints_scores_with_signatures_and_bins(
     assert by_length[2]["bleu"] is None
 
 
+def test_evaluating_says_if_the_run_was_trained_on_the_source(
+    trained: object, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The contents of the file count, not its name."""
+    for name in ("en", "de"):
+        shutil.copy(work / "corpus" / f"train.{name}", work / f"new.{name}")
+    noted = {}
+    for source in ("new", "corpus/valid"):
+        files = ["--source", f"{source}.en", "--reference", f"{source}.de"]
+        assert main(["evaluate", "run", *files, "--json"]) == 0
+        noted[source] = json.loads(capsys.readouterr().out)["notes"]
+    assert "new.en: the run was trained on examples of it" in noted["new"]
+    assert not any("trained" in note for note in noted["corpus/valid"])
+
+
 def test_a_directory_that_is_no_run_is_left_alone(fails: Callable[..., str], trained: object) -> None:
     assert fails("train", "mine.yaml", "run=corpus").startswith("corpus is not empty and holds no run")
     other = fails("train", "mine.yaml", "training.seed=2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,22 @@ def test_lines_differ_by_more_than_their_colour() -> None:
     figures.learning(logged, "loss", "training loss").savefig(drawn, format="svg")
     styles = set(re.findall(r'style="(fill: none;[^"]*stroke: #0404[^"]*width: 1.5[^"]*)"', drawn.getvalue()))
     assert len({re.sub(r"stroke: #\w+", "", style) for style in styles}) == len(styles) == 8
+
+
+def test_a_long_name_leaves_room_for_the_lines() -> None:
+    """The name is shortened in its middle, where its end may be what tells it from others."""
+    long = f"floater_relative-{'and-another-' * 6}{{}}"
+    variants = ["none", long.format("a"), long.format("b")]
+    actual = build_study(variants, [1], lambda variant, seed: np.ones(400))
+    figure = figures.score_by_length(actual, actual.columns(), actual.grid.variants[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of axes that collapse
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    assert axes.get_position().width > 0.35
+    names = [text.get_text() for text in axes.texts]
+    assert len({*names}) == 3
+    assert all(figures.shortened(name) in names for name in variants)
 
 
 def test_losses_by_position_reach_as_far_as_the_longest_seed() -> None:

@@ -81,6 +81,17 @@ def test_a_cluster_that_lost_its_machines_ends_the_study(
         run_trials(trials, launched)
 
 
+def test_a_trial_that_a_machine_cannot_start_says_why(cluster: Any, tmp_path: Path) -> None:
+    asked = settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1], budget={"trial_memory": 2.0})
+    (trial,) = grid(asked, "here").trials
+    trial.log.mkdir(parents=True)  # the log cannot be opened
+    started = choose_launcher("ray", asked.budget, tmp_path, {}).start(trial)
+    while (code := started.poll()) is None:
+        time.sleep(0.1)
+    assert code == 1
+    assert trial.error.read_text().startswith("Ray: [Errno 21] Is a directory: ")
+
+
 def test_a_trial_whose_worker_was_killed_is_tried_again(cluster: Any, tmp_path: Path) -> None:
     asked = settings(tmp_path, launcher="ray", models={"none": {}}, seeds=[1], budget={"trial_memory": 2.0})
     trials = grid(asked, "here")

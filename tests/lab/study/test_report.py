@@ -10,6 +10,7 @@ from dataclasses import replace
 from html import escape
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,7 @@ from floater.lab.study.settings import StudySettings
 from floater.transformer import FloaterConfig, FloaterForMaskedLM
 
 from . import browser, small
+from .made_up import build_study
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +156,22 @@ def test_the_tables_agree_with_each_other(finished: Results) -> None:
     parameters = {variant["model"]: variant["position parameters"] for variant in rows(folder / "table.csv")}
     assert parameters["learned-input"] == str(2 * 1024 * 16)  # a table for the encoder, one for the decoder
     assert parameters["learned-all"] == str((2 + 1) * 1024 * 16)  # of two blocks and of one
+
+
+@pytest.mark.parametrize("seeds", [[1], [1, 2]])
+def test_tables_for_a_paper_explain_their_marks(seeds: list[int]) -> None:
+    """Bold means, a spread and the marks are explained where there are some, and only there."""
+    actual = build_study(["none", "a"], seeds, lambda variant, seed: np.full(400, variant == "a"))
+    shown, latex = reports._markdown(actual), reports._latex(actual)
+    assert "\n| a | **100.0" in shown
+    for text, marks in ((shown, "▲ better, ▼ worse than none"), (latex, r"$\bigtriangleup$ better")):
+        assert "the best mean is bold." in text
+        assert marks in text
+        assert ("standard deviation" in text) == (len(seeds) > 1)
+    level = build_study(["none", "a"], seeds, lambda variant, seed: np.ones(400))
+    for text in (reports._markdown(level), reports._latex(level)):
+        assert "bold" not in text.replace("textbf", "")
+        assert not re.search("▲|bigtriangle", text)
 
 
 def test_every_score_follows_from_the_stored_examples(finished: Results) -> None:
@@ -296,6 +314,37 @@ def test_a_browser_shows_it(
     figures = page.ask("[...document.querySelectorAll('figure')].map(e => e.scrollWidth - e.clientWidth)")
     assert max(figures) <= 0, "no figure scrolls sideways"
     assert page.ask("document.querySelector('#answer, .sentences').getBoundingClientRect().top < innerHeight")
+
+
+def named_at_length(finished: Results, folder: Path) -> Path:
+    """Return the report of a study in which a model has a long name."""
+    first, *rest = finished.grid.variants
+    long = replace(first, name="-".join(["a", "long", "name"] * 8))
+    grid = replace(finished.grid, variants=[long, *rest])
+    outcomes = [
+        replace(o, trial=replace(o.trial, variant=long)) if o.trial.variant is first else o
+        for o in finished.outcomes
+    ]
+    file = folder / "report.html"
+    named = replace(finished, grid=grid, outcomes=outcomes)
+    file.write_text(reports.page(named, "small.yaml", [], {}, ""), encoding="utf-8")
+    return file
+
+
+def test_a_long_name_does_not_hide_the_scores(page: browser.Page, finished: Results, tmp_path: Path) -> None:
+    page.open(named_at_length(finished, tmp_path), width=1280)
+    first = "document.querySelector('#scores th[scope=row]').getBoundingClientRect().width"
+    assert page.ask(first) < 320
+
+
+def test_it_is_printed_whole(page: browser.Page, finished: Results, tmp_path: Path) -> None:
+    """The columns fit on a page in landscape, and what is folded up on the screen is there."""
+    page.open(named_at_length(finished, tmp_path), width=1047)  # of A4 less its margins, at 96 dots an inch
+    page.call("Emulation.setEmulatedMedia", media="print")
+    width = "document.querySelector('#scores').getBoundingClientRect().right"
+    assert page.ask(width) <= 1047
+    height = "document.querySelector('#comparisons tbody td').getBoundingClientRect().height"
+    assert page.ask(height) > 0
 
 
 def test_dark_is_dark(page: browser.Page, report: Path) -> None:

@@ -7,12 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+from scipy.stats import ttest_ind
 
 from floater.lab.settings import make
 from floater.lab.study import panels, summary, tables
 from floater.lab.study.grid import planned
 from floater.lab.study.results import Results
 from floater.lab.study.settings import StudySettings
+from floater.lab.study.significance import holm
 from floater.lab.tasks.measurement import Array
 
 from .made_up import LENGTHS, asked, build_study
@@ -91,6 +94,41 @@ def test_all_rows_that_tie_are_best() -> None:
     level = build_study([*rates], [1, 2], lambda variant, seed: np.ones(400))
     assert not any("best" in variant[1].kind for variant in tables.scores(level).rows)
     assert any("all variants score the same, 100.0." in text for text in summary.sentences(level))
+
+
+@pytest.mark.parametrize("others", [[], ["a"]])
+def test_who_alone_has_a_score_is_not_called_best(others: list[str]) -> None:
+    actual = build_study(
+        ["none", *others], [1], lambda *_: LENGTHS < 50, finished=lambda name, _: name == "none"
+    )
+    first = tables.scores(actual).rows[0]
+    assert [cell.kind for cell in first[1:5]] == [""] * 4
+    said = summary.sentences(actual)
+    assert not any("best" in text for text in [*said, *summary.answer(actual)])
+    alone = "; no other variant has a score there" * len(others)
+    assert f"exact match (%) < 10 (100 examples): `none` scores 100.0{alone}." in said
+    assert others or said[0] == "The trial is finished."
+
+
+def test_a_validation_that_is_not_finite_is_no_score() -> None:
+    """The means, the best one and the corrected p values of the others do not depend on it."""
+    scores = {"none": [50.0, 51.0, 52.0], "a": [math.nan, 80.0, 81.0], "b": [math.inf, 60.0, 61.0]}
+    actual = build_study([*scores], [1, 2, 3], lambda *_: np.ones(400))
+    outcomes = [
+        replace(o, measured={}, result={"best_valid_exact": score, "exact": score})
+        for o in actual.outcomes
+        for score in [scores[o.trial.variant.name][o.trial.seed - 1]]
+    ]
+    actual = replace(actual, outcomes=outcomes, grid=replace(actual.grid, tests={}))
+    shown = {row[0].text: row[1].text for row in tables.scores(actual).rows}
+    assert shown == {
+        "none": "51.0 ± 1.0",
+        "a": "80.5 ± 0.7 (2 of 3 seeds) ▲",
+        "b": "60.5 ± 0.7 (2 of 3 seeds) ▲",
+    }
+    ps = [ttest_ind(scores[name][1:], scores["none"], equal_var=False).pvalue for name in "ab"]
+    expected = holm(ps)
+    assert [comparison.p for comparison in actual.comparisons] == pytest.approx(expected)
 
 
 def test_who_is_best_in_one_score_is_not_called_best_in_every_score() -> None:

@@ -58,7 +58,7 @@ def test_several_seeds_count_by_their_mean() -> None:
     assert resampled(score, seeds, 50) == pytest.approx(np.mean(alone, axis=0))
 
 
-@pytest.mark.parametrize("examples", [1, 2, 3, 5, 80])
+@pytest.mark.parametrize("examples", [1, 2, 3, 5, 8, 12, 80])
 def test_chance_alone_is_seldom_called_a_difference(examples: int) -> None:
     """Two systems that are right equally often: at level 0.05, about one in twenty is called different."""
     called = 0

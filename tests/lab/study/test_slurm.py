@@ -60,6 +60,24 @@ def test_a_job_that_was_lost_names_its_log(tmp_path: Path) -> None:
     assert trial.error.read_text() == "job 7: node failed; see 7.err"
 
 
+def test_a_job_that_was_cancelled_names_its_state(tmp_path: Path) -> None:
+    """The message of submitit begins with the path of the missing result."""
+    from submitit.slurm.slurm import SlurmJob
+
+    class Cancelled(SlurmJob):  # type: ignore[misc]
+        state = "CANCELLED by 1000"
+        _results_timeout_s = 0
+
+        def done(self, force_check: bool = False) -> bool:
+            return True
+
+    trial = SimpleNamespace(error=tmp_path / "none-1.error")
+    assert slurm_launcher._Job(trial, Cancelled(tmp_path, "7")).poll() == 1
+    text = trial.error.read_text()
+    assert text.startswith("job 7: it ended without a result in the state CANCELLED by 1000; see ")
+    assert text.endswith("7_0_log.err")
+
+
 def test_a_machine_without_slurm_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="launcher is 'slurm': "):
         choose_launcher("slurm", Budget(), tmp_path, {})

@@ -2,11 +2,18 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
 
-from floater.lab.training.files import write_whole
+from floater.errors import DataError
+from floater.lab.training.files import save_whole, write_whole
 
 
 def test_a_full_disk_is_an_error_of_the_file_and_leaves_what_was_there(
@@ -22,3 +29,32 @@ def test_a_full_disk_is_an_error_of_the_file_and_leaves_what_was_there(
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_whole(path, "after")
     assert (caught.value.filename, path.read_text()) == (str(path), "before")
+
+
+def _weights(folder: Path) -> None:
+    folder.mkdir()
+    save_file({"a": torch.zeros(999)}, folder / "model.safetensors")
+
+
+def _vocabulary(folder: Path) -> None:
+    folder.mkdir()
+    words = {f"word{number}": number for number in range(999)}
+    Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("save", [_weights, _vocabulary])
+def test_a_model_that_does_not_fit_on_the_disk_is_a_line_and_leaves_nothing(
+    tmp_path: Path, save: Any
+) -> None:
+    """Each library has an error of its own for it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(
+            DataError, match=r"model cannot be written \(.*File too large.*\); make room"
+        ) as caught:
+            save_whole(tmp_path / "model", SimpleNamespace(save_pretrained=save))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())

@@ -14,6 +14,7 @@ from floater.encodings.model import PositionModel
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
+from floater.positions.tracing import require
 
 
 @register("abacus")
@@ -94,10 +95,11 @@ class Abacus(PositionModel):
 
         index = skip_padding(torch.stack([token, document], -1), positions.key_valid, digit_index)[..., 0]
         if self.training:
-            index = torch.where(index > 0, index + torch.randint(self.max_offset + 1, (1,)).item(), index)
-        longest, size = int(index.max()) if index.numel() else 0, len(self.table)
-        if longest >= size:
-            raise PositionError(f"a number reaches place {longest}; 'abacus' has {size - 1} (size {size})")
+            offset = torch.randint(self.max_offset + 1, (1,)).to(index.device)
+            index = torch.where(index > 0, index + offset, index)
+        size = len(self.table)
+        message = f"a number reaches place {{}}; 'abacus' has {size - 1} (size {size})"
+        require(index < size, message, index.max, PositionError)
         return index
 
     def embed(self, x: Tensor, state: Tensor) -> Tensor:

@@ -118,7 +118,8 @@ class SeqPE(PositionBias):
     def vectors(self, at: Tensor) -> Tensor:
         """Return p of integer positions (N,), (N, dim)."""
         x = self.value(self.digit_values(at)) + self.ranks
-        x = torch.cat([x, self.last.to(x.dtype).expand(len(x), 1, -1)], 1)
+        # A size, as len() of a symbolic size would become a constant of an exported program.
+        x = torch.cat([x, self.last.to(x.dtype).expand(x.shape[0], 1, -1)], 1)
         for block in self.blocks:
             x = block(x)
         p: Tensor = self.out(self.norm(x[:, -1]))

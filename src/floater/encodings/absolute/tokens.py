@@ -66,7 +66,8 @@ def whole_numbers(
 def query_ends(positions: Positions) -> tuple[int, int]:
     """Return the least and the largest position of the queries, which are whole numbers; 0 of none.
 
-    They are read from the device at once, and not at all where the positions know them.
+    They are read from the device at once, and not at all where the positions know them. Compiled code, which
+    cannot read them, gets bounds from the number of tokens where the positions have them.
 
     Example:
         >>> query_ends(Positions.arange(3, offset=2)), query_ends(Positions.arange(0))
@@ -75,8 +76,8 @@ def query_ends(positions: Positions) -> tuple[int, int]:
     query = positions.query
     if positions.starts is not None:
         return positions.starts[0], positions.starts[0] + query.shape[1] - 1
-    whole = query.shape == positions.key.shape and query.numel() and not torch.compiler.is_compiling()
-    if positions.below is not None and whole:
+    whole = query.shape == positions.key.shape and query.numel()
+    if positions.below is not None and (torch.compiler.is_compiling() or whole):
         return 0, positions.below - 1
     first, last = torch.stack(query.aminmax()).tolist() if query.numel() else (0, 0)
     return first, last

@@ -106,8 +106,8 @@ class CrossLingualHeads(PositionModel):
         reordered: number of heads that read second positions; None means half of them, of at least two.
 
     Raises:
-        PositionError: if dim is odd, an option is not valid, one head would be halved, or there are no second
-            positions.
+        PositionError: if dim is odd, an option is not valid, one head would be halved, or heads read second
+            positions and there are none.
 
     Example:
         >>> model = CrossLingualHeads(StackSpec(dim=4, heads=2, layers=1, max_length=16))
@@ -143,6 +143,8 @@ class CrossLingualHeads(PositionModel):
         return False  # the others read other positions
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+        if not self.reordered:
+            positions = positions.but(reordered=positions.query)
         return both(positions, self)
 
     def projection_bias(

@@ -78,7 +78,7 @@ class Deberta(PositionModel):
     Args:
         span: k, half the rows of P; None means max_length.
         terms: "both", "content_to_position" or "position_to_content".
-        direction: "paper" or "released", of position_to_content.
+        direction: "paper" or "released"; requires terms with position_to_content.
         buckets: "clip", or "log" (versions 2 and 3).
         max_distance: with "log" only, end of the buckets, above span / 2 + 1; None means 2 span.
         norm: whether P goes through a layer norm (versions 2 and 3).
@@ -157,8 +157,9 @@ class Deberta(PositionModel):
             raise PositionError(
                 "bias is True, but with share=True P goes through the block's own projections"
             )
-        if bias and not self.p2c:
-            raise PositionError(f"bias is True, but with terms='{terms}' P is not projected to queries")
+        if not self.p2c and (bias or direction != "paper"):
+            option = f"bias is {bias}" if bias else f"direction is {direction!r}"
+            raise PositionError(f"{option}, but with terms={terms!r} P is not projected to queries")
 
         def projections(wanted: bool, bias: bool = False) -> nn.ModuleList:
             used = layers if wanted and not share else 0
@@ -248,6 +249,6 @@ class Deberta(PositionModel):
             linears = self.key if name == "key" else self.query
             rows = context.projections[name](table) if self.share else linears[context.layer](table)
             rows = rows if index is None else rows[index]
-            return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)
+            return rows.view(rows.shape[0], self.spec.heads, -1).transpose(0, 1)
 
         return projected("key"), projected("query")

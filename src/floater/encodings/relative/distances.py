@@ -142,9 +142,10 @@ class Distances:
         if not positions.delta.numel():
             return cls(torch.zeros(1, dtype=torch.long, device=key.device), positions.delta, shape)
         below = positions.below
+        exporting = torch.compiler.is_exporting()  # a program for any length may not choose by it
         skewed = consecutive(positions)
         if not skewed and below is not None and (limit is None or below <= limit):
-            far = below - 1 if reach is None else min(below - 1, reach)
+            far = below - 1 if reach is None else reach if exporting else min(below - 1, reach)
             values = torch.arange(-far, far + 1, device=key.device)
             return cls(values, positions.delta.clamp(-far, far) + far, shape, -far)
         if skewed:
@@ -244,8 +245,8 @@ class Distances:
         A sorted random subset of the positions (`Times`) has up to T x S distances, of which a query meets S.
         """
         length, slots = self.shape
-        if self.index is None or len(self.index) > 1:
-            return None
+        if self.index is None or torch.compiler.is_exporting() or len(self.index) > 1:
+            return None  # a program for any length may not choose by it
         count, dim = rows.shape[-2:]
         if count <= max(length, slots) or slots * dim > len(x) * count:
             return None

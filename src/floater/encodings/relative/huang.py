@@ -160,12 +160,15 @@ class Huang3(Huang):
         # adding the product with r - 1 to the plain product keeps all else that was added to the logits
         state = context.state
         rows = state.rows(self.table[context.layer], self.spec.max_length - 1).to(q.dtype) - 1
-        indices = torch.arange(len(state.values), device=q.device)
+        indices = torch.arange(state.values.shape[0], device=q.device)
         index = state.plane(indices) if state.index is None else state.index
+        if torch.compiler.is_compiling():  # the compiler fuses these, and a length is no number of parts
+            triple = (q[:, :, :, None] * k[:, :, None] * rows[index][:, None]).sum(-1)
+            return logits + self.scale(q.shape[-1]) * triple
         # transforms of torch.func do not support checkpoints
-        triple = _triple if in_transform() else partial(checkpoint, _triple, use_reentrant=False)
+        part_of = _triple if in_transform() else partial(checkpoint, _triple, use_reentrant=False)
         parts = [
-            triple(part, k, rows, at)
+            part_of(part, k, rows, at)
             for part, at in zip(torch.split(q, self.chunk, 2), torch.split(index, self.chunk, 1), strict=True)
         ]
         return logits + self.scale(q.shape[-1]) * torch.cat(parts, 2)

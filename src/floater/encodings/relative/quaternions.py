@@ -13,6 +13,9 @@ from floater.flow.autograd import in_transform
 Quaternion = tuple[Tensor, ...]
 """The components of 1, i, j and k."""
 
+_STEPS = 20
+"""Steps of a product along a text whose length an exported program does not know: up to 2^20 tokens."""
+
 
 def product(a: Quaternion, b: Quaternion) -> Quaternion:
     """Return a b.
@@ -77,6 +80,8 @@ def _cumulative(a: Quaternion) -> Quaternion:
 def _scan(a: Quaternion) -> Quaternion:
     """Return the products, by those of pairs: about two for each factor in all (Brent and Kung 1982)."""
     length = a[0].shape[-2]
+    if isinstance(length, torch.SymInt):
+        return _doubled(a, length)
     if length < 2:
         return a
     pairs = product(tuple(part[..., : length - 1 : 2, :] for part in a), _every_second(a, 1))
@@ -86,6 +91,17 @@ def _scan(a: Quaternion) -> Quaternion:
     for out, even, odd in zip(products, to_even, to_odd, strict=True):
         out[..., 1::2, :], out[..., 2::2, :] = odd, even
     return products
+
+
+def _doubled(a: Quaternion, length: int) -> Quaternion:
+    """Return the products of 2, 4, 8, ... factors, in the same steps for any length (Hillis, Steele 1986)."""
+    at = torch.arange(length, device=a[0].device)
+    for step in range(_STEPS):
+        before = at - 2**step
+        earlier = product(tuple(part[..., before.clamp(min=0), :] for part in a), a)
+        whole = (before >= 0)[:, None]
+        a = tuple(torch.where(whole, new, old) for new, old in zip(earlier, a, strict=True))
+    return a
 
 
 def _every_second(a: Quaternion, first: int) -> Quaternion:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from floater.encodings.absolute.tokens import query_ends, whole_numbers
 from floater.encodings.card import Card, SurveyRow
@@ -39,6 +40,18 @@ class Codes(NamedTuple):
     query: Tensor
     key: Tensor
     gate: Tensor | None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _seeded_noise(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return standard normal numbers; those of a seed are always the same, a constant of compiled code.
+
+    As an operator of an exported program a generator would go on from call to call.
+    """
+    with _disable_current_modes():
+        generator = torch.Generator().manual_seed(seed)
+        # not the default dtype: another dtype would give other random numbers
+        return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
 class StochasticPositions(PositionModel):
@@ -80,9 +93,8 @@ class StochasticPositions(PositionModel):
         """Return standard normal numbers; in evaluation those of a chunk are always the same."""
         if self.training:
             return torch.randn(*shape, device=like.device, dtype=like.dtype)
-        generator = torch.Generator().manual_seed(self.seed + chunk)
-        # not the default dtype: another dtype would give other random numbers
-        return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu").to(like)
+        noise: Tensor = _seeded_noise(tuple(shape), self.seed + chunk)
+        return noise.to(like)
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Return Q and K at the positions of the queries: (batch or 1, T, heads, head_dim, realizations)."""
@@ -187,7 +199,8 @@ class SineSPE(Precise, StochasticPositions):
             torch.cat((angle.cos(), angle.sin()), dim=-1).to(dtype) for angle in (phase + self.offset, phase)
         )
         weight = F.softplus(self.gain).repeat(1, 1, 2)[..., None] * query.shape[-1] ** -0.5
-        z = weight * self.noise((*query.shape[-3:], self.realizations), self.gain, chunk=1)
+        heads, head_dim, sines = self.gain.shape
+        z = weight * self.noise((heads, head_dim, 2 * sines, self.realizations), self.gain, chunk=1)
         return torch.einsum("xthdk,hdkr->xthdr", query, z), torch.einsum("xthdk,hdkr->xthdr", key, z)
 
 
@@ -258,6 +271,6 @@ class ConvSPE(StochasticPositions):
 
         def at(weight: Tensor) -> Tensor:
             rows = F.conv1d(z, weight, groups=heads * head_dim).permute(2, 1, 0)
-            return rows.reshape(len(rows), heads, head_dim, self.realizations)[query - first]
+            return rows.reshape(rows.shape[0], heads, head_dim, self.realizations)[query - first]
 
         return at(weights[0]), at(weights[1])

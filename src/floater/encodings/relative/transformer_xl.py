@@ -136,4 +136,4 @@ class TransformerXL(PositionModel):
     def rows(self, state: XLState, layer: int) -> Tensor:
         """Return the projected sinusoids of whole distances, (heads, N, head_dim)."""
         rows: Tensor = self.project[layer](state.sinusoids)
-        return rows.view(len(rows), self.spec.heads, -1).transpose(0, 1)
+        return rows.view(rows.shape[0], self.spec.heads, -1).transpose(0, 1)

@@ -98,10 +98,7 @@ class XPos(PositionModel):
         zeta = (pair / self.head_dim + _GAMMA) / (1 + _GAMMA)
         factor = zeta ** (query.double()[..., None, None] / self.scale_base)
         sin, cos = waves.sin.transpose(1, 2), waves.cos.transpose(1, 2)  # (batch or 1, T, 1, head_dim / 2)
-        if torch.compiler.is_compiling() and positions.below is not None:
-            far = float(positions.below)
-        else:
-            far = float(max(map(abs, query_ends(positions))))
+        far = max(map(abs, query_ends(positions)))  # no float, which of a symbolic length would be a constant
         largest = far / self.scale_base * math.log((1 + _GAMMA) / _GAMMA)
         return XPosState((sin * factor, cos * factor), (sin / factor, cos / factor), largest, far)
 

@@ -8,6 +8,7 @@ import io
 import itertools
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -43,6 +44,7 @@ _LINES: tuple[Any, ...] = (
 )
 _BUCKETS = 24
 _MOST = 8
+_WIDE, _TALL = 24, 36  # most characters of the name of a line, and beside an axis
 _APART = 0.075  # least distance of two labels, as a fraction of the axes' height
 _POSITIONS = ("position_nats", "position_tokens")
 
@@ -223,7 +225,7 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
     axes.set_xticks(range(len(columns)), labels)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     score = columns[0].metric_label
-    label = f"{score} minus that of {less.name}" if less else score
+    label = textwrap.fill(f"{score} minus that of {shortened(less.name)}", _TALL) if less else score
     return _finish(figure, axes, results.lengths, label, ends)
 
 
@@ -353,7 +355,7 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
     heights = apart([float(to_axes.transform(end.point)[1]) for end in ordered])
     for end, height in zip(ordered, heights, strict=True):
         axes.annotate(
-            end.name,
+            shortened(end.name),
             end.point,
             (1.05, height),
             textcoords="axes fraction",
@@ -372,6 +374,17 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
             },
         )
     return figure
+
+
+def shortened(name: str, most: int = _WIDE) -> str:
+    """Return a name without its middle if it is too long for a figure.
+
+    Example:
+        >>> shortened("floater_relative-cross-all-2e-5"), shortened("rotary")
+        ('floater_rela…ss-all-2e-5', 'rotary')
+    """
+    left = most // 2
+    return name if len(name) <= most else f"{name[:left]}…{name[left + 1 - most :]}"
 
 
 class _End(NamedTuple):

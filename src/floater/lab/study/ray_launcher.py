@@ -11,13 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from floater.errors import install
+from floater.errors import first_line, install
 from floater.lab.settings import SettingsError
 from floater.lab.study.local_launcher import Started
 from floater.lab.study.machine import GIB
 from floater.lab.study.settings import Budget
 from floater.lab.study.trial_process import TrialProcess
 from floater.lab.study.variants import Trial
+from floater.lab.training.files import write_whole
 
 PATIENCE = 300.0  # seconds that a cluster may be without a machine for a trial
 RETRIES = 3  # of a trial whose worker was killed: it waits until what is left of it has ended, and resumes
@@ -68,7 +69,7 @@ class RayLauncher:
     def start(self, trial: Trial) -> Started:
         task = self.ray.remote(**self.resources)(_run)
         reference = task.remote(replace(trial, folder=self.folder), self.budget, os.getcwd())
-        return _Task(self.ray, reference, self.check)
+        return _Task(self.ray, trial, reference, self.check)
 
     def check(self) -> None:
         """Check periodically that the cluster has a machine for a trial, since Ray would wait forever.
@@ -109,8 +110,8 @@ def _ray() -> Any:
 class _Task:
     """A trial on a cluster."""
 
-    def __init__(self, ray: Any, reference: Any, check: Callable[[], None]) -> None:
-        self.ray, self.reference, self.check = ray, reference, check
+    def __init__(self, ray: Any, trial: Trial, reference: Any, check: Callable[[], None]) -> None:
+        self.ray, self.trial, self.reference, self.check = ray, trial, reference, check
         self.ending = False
 
     def poll(self) -> int | None:
@@ -121,7 +122,10 @@ class _Task:
             return None
         try:
             return int(self.ray.get(self.reference))
-        except self.ray.exceptions.RayError:
+        except self.ray.exceptions.RayError as error:
+            if not self.trial.error.is_file():
+                why = first_line(getattr(error, "cause", None) or error)  # Ray's own begins with its worker
+                write_whole(self.trial.error, f"Ray: {why}")
             return 1
 
     def interrupt(self) -> None:

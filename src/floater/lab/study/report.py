@@ -117,7 +117,7 @@ def page(
             "answer": tables.answer(results) if results.asked and results.comparisons else None,
             "scores": scores,
             "stacks": any(outcome.cost.get("position_parameters_of_a_stack") for outcome in results.outcomes),
-            "marks": {character for row in scores.rows for cell in row for character in cell.text},
+            "legend": tables.legend(results, scores),
             "axis": axis,
             "by_axis": {panels.heading(label): table for label, table in by_axis.items()},
             "others": {panels.heading(label): table for label, table in tables.others(results).items()},
@@ -160,7 +160,7 @@ def render(template: str, values: Mapping[str, Any], package: str = "floater.lab
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = _code
+    environment.filters |= {"code": _code, "bound": _bound}
     return environment.get_template(template).render(values) + "\n"
 
 
@@ -168,7 +168,12 @@ def _code(text: str) -> Markup:
     """Return a sentence as HTML, with text between backticks as code."""
     from markupsafe import Markup, escape
 
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_bound(text)))))
+
+
+def _bound(text: str) -> str:
+    """Return a text in which no line ends between a sign and its number, nor within a range."""
+    return re.sub(r"([<≥]) (?=\d)", "\\1\u00a0", re.sub(r"(?<=\d)–(?=\d)", "\u2060–\u2060", text))
 
 
 def _notes(results: Results) -> Iterator[str]:
@@ -249,9 +254,9 @@ def _citation(results: Results) -> str:
 
 def _latex(results: Results) -> str:
     """Return the tables of scores in LaTeX, each in a float with its caption."""
-    settings = results.settings
-    captions = [f"{settings.title}. Means over the seeds, with their standard deviation; the best are bold."]
-    parts = [tables.scores(results), *tables.others(results).values()]
+    settings, scores = results.settings, tables.scores(results)
+    parts = [scores, *tables.others(results).values()]
+    captions = [f"{settings.title}. {tables.legend(results, scores)}"]
     captions += [f"{settings.title}: {label}." for label in tables.others(results)]
     texts = [table.latex(caption) for table, caption in zip(parts, captions, strict=True)]
     return "% needs \\usepackage{booktabs}, and longtable for more than 40 rows\n" + "\n".join(texts)
@@ -264,7 +269,8 @@ def _markdown(results: Results) -> str:
         parts.append(f"Scaled down from {settings.scaled_from}; no reproduction.")
     if settings.note:
         parts.append(settings.note)
-    parts.append(tables.scores(results).markdown().rstrip())
+    scores = tables.scores(results)
+    parts += [scores.markdown().rstrip(), tables.legend(results, scores)]
     for label, table in tables.others(results).items():
         parts += [label, table.markdown().rstrip()]
     parts.append("\n".join(f"- {sentence}" for sentence in summary.sentences(results)))

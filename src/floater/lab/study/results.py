@@ -74,14 +74,13 @@ class Outcome:
         return None if measurement is None else int(column.chosen(measurement.lengths).sum())
 
     def score(self, column: Column) -> float | None:
-        """Return the trial's score in a column; None where it has none, as for a bin without an example."""
+        """Return the trial's score in a column; None where it has none that is finite, as in an empty bin."""
+        score, measurement = None, self.measured.get(column.test)
         if column.test == VALIDATION:
-            chose = f"{_CHOSE}{column.metric}" in self.result
-            return self.result.get(column.metric) if chose else None
-        measurement = self.measured.get(column.test)
-        if measurement is None or column.metric not in measurement.metrics:
-            return None
-        return measurement.score(column.metric, column.chosen(measurement.lengths))
+            score = self.result.get(column.metric) if f"{_CHOSE}{column.metric}" in self.result else None
+        elif measurement is not None and column.metric in measurement.metrics:
+            score = measurement.score(column.metric, column.chosen(measurement.lengths))
+        return score if score is not None and math.isfinite(score) else None
 
 
 @dataclass(frozen=True)
@@ -279,7 +278,7 @@ class Results:
     def best(self, column: Column, among: Sequence[Variant] | None = None) -> list[Variant]:
         """Return the variants with the best mean in a column, several if tied.
 
-        The list is empty if all variants are tied, or if their scores are not comparable.
+        The list is empty if fewer than two have a score, all are tied, or their scores are not comparable.
 
         Args:
             column: the column.
@@ -287,7 +286,7 @@ class Results:
         """
         variants = self.grid.variants if among is None else among
         means = {variant.name: value.mean for variant in variants if (value := self.value(variant, column))}
-        if not means or column.greater is None or len(set(means.values())) == 1 < len(means):
+        if column.greater is None or len(set(means.values())) < 2:
             return []
         first, *others = [variant for variant in variants if variant.name in means]
         if not all(self.comparable(first, other, column) for other in others):

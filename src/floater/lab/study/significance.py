@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -80,7 +82,9 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     resampled differences moved to a mean of zero (Riezler and Maxwell 2005, "On some pitfalls in automatic
     evaluation and significance testing for MT"). sacrebleu moves their absolute values instead, which makes
     its p about half as large. With few examples all samples are similar, and p would be too
-    small: it is at least that of all n examples favouring one side under the null, 2^(1 - n).
+    small. Therefore deviations are widened by the factor between the intervals of Student's t and of the
+    resampling (Hesterberg 2015, "What teachers should know about the bootstrap", on expanded percentiles),
+    and p is at least that of all n examples favouring one side under the null, 2^(1 - n).
 
     Args:
         ours: resampled scores of a variant, from `resampled`; a sample whose score is NaN counts against a
@@ -94,10 +98,21 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
         >>> paired_p(*scores, difference=2.0, examples=100), paired_p(*scores, difference=2.0, examples=2)
         (0.25, 0.5)
     """
+    if examples < 2:
+        return 1.0
     drawn = ours - theirs
-    within = np.abs(drawn - np.nanmean(drawn)) < abs(difference)  # not so where a sample has no score
+    deviations = _widening(examples) * np.abs(drawn - np.nanmean(drawn))
+    within = deviations < abs(difference)  # not so where a sample has no score
     beyond = int(np.sum(~within))
     return max((beyond + 1) / (len(drawn) + 1), 2.0 ** (1 - examples))
+
+
+@cache
+def _widening(examples: int) -> float:
+    """Return the ratio of a 95% interval of Student's t to that of a bootstrap of the mean of examples."""
+    from scipy.stats import norm, t
+
+    return float(math.sqrt(examples / (examples - 1)) * t.ppf(0.975, examples - 1) / norm.ppf(0.975))
 
 
 def welch_p(ours: Sequence[float], theirs: Sequence[float]) -> float | None:

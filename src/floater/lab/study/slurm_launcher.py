@@ -164,8 +164,11 @@ class _Job:
             return int(self.job.result())
         except Exception as error:  # submitit raises several kinds, and the job's own error
             if not self.trial.error.is_file():
+                # submitit's first line then is the path of the result
+                state = re.search(r"has not produced any output \(state: (.*)\)", str(error))
+                why = f"it ended without a result in the state {state[1]}" if state else first_line(error)
                 where = f"see {self.job.paths.stderr}"
-                write_whole(self.trial.error, f"job {self.job.job_id}: {first_line(error)}; {where}")
+                write_whole(self.trial.error, f"job {self.job.job_id}: {why}; {where}")
             return 1
 
     def interrupt(self) -> None:

@@ -120,9 +120,9 @@ def method(results: Results) -> str:
         tests.append(f"of the seeds (Welch's t-test, {many} seeds{pairs})")
     count = len(tested)
     text = (
-        f"Statistically significant: unlikely to come from the choice {' or that '.join(tests)}, each alone; "
-        f"the larger p is below {results.settings.level:g} after Holm's correction for {count} "
-        f"comparison{'s' * (count > 1)}."
+        f"Statistically significant: unlikely to come from the choice {' or that '.join(tests)}"
+        f"{', each alone; the larger p' if len(tests) > 1 else '; p'} is below {results.settings.level:g} "
+        f"after Holm's correction for {count} comparison{'s' * (count > 1)}."
     )
     unpaired = {c.variant for c in tested if c.difference.p_examples is None}
     if unpaired and len(unpaired) < len({c.variant for c in tested}):
@@ -153,7 +153,7 @@ def _standing(results: Results) -> str:
     }
     total = len(results.outcomes)
     if counts["finished"] == total:
-        return f"All {total} trials are finished."
+        return f"All {total} trials are finished." if total > 1 else "The trial is finished."
     parts = [f"{counts['finished']} of {total} trials are finished"]
     parts += [f"{counts['failed']} failed"] if counts["failed"] else []
     parts += [f"{counts['open']} {'is' if counts['open'] == 1 else 'are'} not"] if counts["open"] else []
@@ -223,9 +223,13 @@ def _column_sentences(results: Results, column: Column) -> list[str]:
         done = any(outcome.counts for outcome in results.outcomes)
         return [f"{where}: no trial {'has a score there' if done else 'is finished'}."]
     best = [variant.name for variant in results.best(column)]
-    means = {value.mean for value in scored.values()}
-    if len(means) == 1 < len(scored):
-        return [f"{where}: all variants score the same, {digits(means.pop(), column)}."]
+    if len(scored) == 1:
+        ((name, value),) = scored.items()
+        alone = "; no other variant has a score there" * (len(values) > 1)
+        return [f"{where}: `{name}` scores {spread(value, column)}{alone}."]
+    if len(means := {value.mean for value in scored.values()}) == 1:
+        with_one = " that have a score" * (len(scored) < len(values))
+        return [f"{where}: all variants{with_one} score the same, {digits(means.pop(), column)}."]
     text = f"{where}: {_best(best, scored, column)}." if best else f"{where}."
     comparisons = [c for c in results.against_baseline() if c.column == column]
     base = results.base_name

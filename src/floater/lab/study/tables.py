@@ -47,6 +47,17 @@ def scores(results: Results) -> Table:
     return Table([*head, "seeds", "tokens/s", "MiB", "minutes"], table)
 
 
+def legend(results: Results, table: Table) -> str:
+    """Explain the means, the bold ones and the marks of a table of scores."""
+    cells = [cell for row in table.rows for cell in row]
+    marks = {character for cell in cells for character in cell.text}
+    text = "Means over the seeds that have a score" + " ± their standard deviation" * ("±" in marks)
+    text += "; the best mean is bold." if any("best" in cell.kind.split() for cell in cells) else "."
+    if marks & {*MARKS.values()}:
+        text += f" ▲ better, ▼ worse than {results.base_name} (statistically significant)."
+    return text
+
+
 def by_axis(results: Results) -> tuple[str, dict[str, Table]]:
     """Return the axis with the most labels, and a table for each main score with a column for each label.
 

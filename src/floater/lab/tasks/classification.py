@@ -244,8 +244,7 @@ class Classification(FineTuning):
         features = self.encode(settings, tokenizer, [text for text in every if text.id.strip()])
         warn_of_cut(features)
         score = self.score(settings, model, tokenizer, features)
-        lines = iter(score.lines)
-        return replace(score, lines=[next(lines) if text.id.strip() else "" for text in every])
+        return score.with_gaps([bool(text.id.strip()) for text in every])
 
     measure = evaluate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -218,8 +218,7 @@ class Documents(Task):
         every = settings.data.part(every, part) if part else every
         documents = [document for document in every if document.sentences]
         score = self.score(settings, model, vocabulary, self.encode(settings, vocabulary, documents))
-        lines = iter(score.lines)
-        return replace(score, lines=[next(lines) if document.sentences else "" for document in every])
+        return score.with_gaps([bool(document.sentences) for document in every])
 
     measure = evaluate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,19 @@ class Measurement:
             accuracy 90.5
         """
         return self.report or "\n".join(f"{name} {value:g}" for name, value in self.scores.items())
+
+    def with_gaps(self, scored: Sequence[bool]) -> Measurement:
+        """Return the measurement with an empty line for each row of the source that was not scored.
+
+        Args:
+            scored: whether each row was scored.
+
+        Example:
+            >>> Measurement(lines=["pos", "neg"]).with_gaps([True, False, True]).lines
+            ['pos', '', 'neg']
+        """
+        lines = iter(self.lines)
+        return replace(self, lines=[next(lines) if row else "" for row in scored])
 
     @property
     def metrics(self) -> list[str]:

@@ -10,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from floater.errors import DataError
+from safetensors import SafetensorError
+
+from floater.errors import DataError, reason
 
 UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
@@ -90,13 +92,27 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def save_whole(path: Path, *parts: Any) -> None:
-    """Save models and tokenizers (`save_pretrained`) into one sealed directory, completely or not at all."""
+    """Save models and tokenizers (`save_pretrained`) into one sealed directory, completely or not at all.
+
+    Raises:
+        DataError: if they cannot be written, as on a full disk.
+    """
     hidden = path.with_name(f".{path.name}{UNFINISHED}")
     discard(hidden)
-    for part in parts:
-        part.save_pretrained(hidden)
-    seal(hidden)
-    os.replace(hidden, path)
+    try:
+        for part in parts:
+            part.save_pretrained(hidden)
+        seal(hidden)
+        os.replace(hidden, path)
+    except Exception as error:
+        with suppress(OSError):
+            discard(hidden)
+        # tokenizers has no class of its own for a file that cannot be written
+        if isinstance(error, OSError | SafetensorError) or type(error) is Exception:
+            raise DataError(
+                f"{path} cannot be written ({reason(error)}); make room, then start again"
+            ) from error
+        raise
     sync(path.parent)
 
 

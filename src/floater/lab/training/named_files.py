@@ -42,8 +42,10 @@ def file_of(path: str | Path) -> Path:
     Example:
         >>> file_of("dev-v1.1.json[:40]").name, file_of(f"{Path.cwd()}:test") == Path.cwd()
         ('dev-v1.1.json', True)
+        >>> str(file_of(".:test"))
+        '.'
     """
-    whole, folder = Path(path), Path(str(path).rpartition(":")[0])
+    whole, (folder, _, _) = Path(path), str(path).rpartition(":")
     if whole.exists():
         return whole
-    return folder if folder.name and folder.is_dir() else Path(_PART.sub("", str(path)))
+    return Path(folder) if folder and Path(folder).is_dir() else Path(_PART.sub("", str(path)))

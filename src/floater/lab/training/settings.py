@@ -130,7 +130,8 @@ class TrainingSettings:
         batches_per_step: number of batches in a step of all processes together. It replaces
             gradient_accumulation_steps, which is then this number divided by the number of processes: any
             number of processes that divides it gives the same step, and a stopped run can resume with another
-            number that reads as many batches in an epoch.
+            number that reads as many batches in an epoch. Processes that do not divide the batches of an
+            epoch read its first ones once more in its last step.
         num_train_epochs: number of passes over the data, if max_steps is null.
         max_steps: number of steps of the training. It replaces num_train_epochs.
         adam_beta1: decay rate of Adam's running mean of the gradients.

@@ -12,6 +12,7 @@ from typing import Any, cast
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import (
     GenericForQuestionAnswering,
     GenericForSequenceClassification,
@@ -42,6 +43,15 @@ class Floater{body}({body}):
 
 AutoModel.register(Floater{config}, Floater{body}, exist_ok=True)
 '''
+
+_NAMES = """
+
+if int(transformers.__version__.partition(".")[0]) < 5:  # it would start weights of other names at random
+    raise ImportError(
+        f"the weights of this model have the names of Transformers 5, and this is {transformers.__version__}"
+    )
+"""
+"""Code for models whose weights have other names in Transformers 4."""
 
 
 @torch.no_grad()
@@ -86,7 +96,7 @@ def write_code(model: Any, directory: Path) -> tuple[str, Any]:
         raise ExportError(
             f"no Auto class of transformers loads a {type(model).__name__}; export one with a head"
         )
-    kind: Any = _written_class(type(model), template, directory)
+    kind: Any = _written_class(type(model), template, directory, renamed=_has_other_names(model))
     fields = {**config.to_dict(), "model_type": kind.config_class.model_type}
     copied = kind.from_pretrained(
         None,
@@ -104,8 +114,14 @@ def write_code(model: Any, directory: Path) -> tuple[str, Any]:
     return type(model).__name__, copied.config
 
 
-def _written_class(base: Any, template: str, directory: Path) -> Any:
+def _written_class(base: Any, template: str, directory: Path, *, renamed: bool) -> Any:
     """Write the file of a class and return the class.
+
+    Args:
+        base: class that it inherits from.
+        template: name of the file that it is written from.
+        directory: directory of the file.
+        renamed: whether weights have other names in Transformers 4.
 
     Raises:
         ExportError: if the class that it inherits from is not one of Transformers.
@@ -130,6 +146,8 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
         body = kind.__name__
         text = text.replace("from transformers import", f"from transformers import AutoModel, {body},", 1)
         text += _BODY.format(body=body, config=config.__name__)
+    if renamed:
+        text = text.replace("\nimport torch\n", "\nimport torch\nimport transformers\n", 1) + _NAMES
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{CODE}.py"
     file.write_text(text, encoding="utf-8")
@@ -139,6 +157,12 @@ def _written_class(base: Any, template: str, directory: Path) -> Any:
     module = sys.modules[CODE] = importlib.util.module_from_spec(spec)  # Transformers reads its source there
     spec.loader.exec_module(module)
     return getattr(module, f"Floater{base.__name__}")
+
+
+def _has_other_names(model: Any) -> bool:
+    """Return whether the weights of a model had other names when Transformers first released its class."""
+    weights = {name: torch.empty_like(x, device="meta") for name, x in model.state_dict().items()}
+    return bool(revert_weight_conversion(model, weights).keys() != weights.keys())
 
 
 def _auto_classes(model: Any) -> list[str]:

@@ -59,10 +59,16 @@ class FloaterModel(LlamaForCausalLM):
                 {**settings, "group": settings["group"] if grouped else None},
                 body.get_submodule(settings["rotary"]),
             )
-        body.register_forward_pre_hook(self._check_attention)
+        body.register_forward_pre_hook(self._check, with_kwargs=True)
         self.set_attn_implementation(NAME)
 
-    def _check_attention(self, body: nn.Module, args: Any) -> None:
+    def _check(self, body: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        for name in ("positions", "times"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{type(body).__name__} does not take {name}; pass position_ids")
+        attention = getattr(F.scaled_dot_product_attention, "__module__", None)
+        if not torch.compiler.is_compiling() and "context_parallel" in (attention or ""):
+            raise ValueError("this model reads all tokens of a text, of which context_parallel shows a part")
         if self.config._attn_implementation != NAME:
             raise ValueError(
                 f"the attention function is {self.config._attn_implementation!r}, which ignores the "

@@ -98,6 +98,12 @@ class _Turn:
             raise ValueError(
                 "continuous batching joins texts in a row, over which a clock would sum; use model.generate"
             )
+        for name in ("positions", "times"):
+            if kwargs.get(name) is not None:
+                raise ValueError(f"{type(self.model).__name__} does not take {name}; pass position_ids")
+        attention = getattr(F.scaled_dot_product_attention, "__module__", None)
+        if not torch.compiler.is_compiling() and "context_parallel" in (attention or ""):
+            raise ValueError("a clock sums over all tokens of a text, of which context_parallel shows a part")
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs["position_embeddings"]
         wide = torch.float32 if hidden.device.type == "mps" else torch.float64

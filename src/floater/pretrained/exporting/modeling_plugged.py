@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import BertConfig, BertModel
 from transformers.cache_utils import Cache
 
@@ -96,6 +97,9 @@ class _Forward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = [*inspect.signature(type(self.body).forward).parameters][1:]
         arguments = {**dict(zip(names, args, strict=False)), **kwargs}
+        for name in ("positions", "times"):
+            if name not in names and arguments.get(name) is not None:
+                raise ValueError(f"{type(self.body).__name__} does not take {name}; pass position_ids")
         if not torch.compiler.is_compiling():
             self._attach()
         self.passes.current = SimpleNamespace(positions=token_positions(arguments, **self.tokens), calls={})
@@ -160,11 +164,28 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     if ids is not None and ids.ndim == 3:
         ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
     if ids is not None:
+        before = ids < first
+        if mask is not None and covers:
+            before = before & (every[:, -length:] != 0)
+        elif padding is not None:
+            before = before & (ids != padding)
         shifted: Tensor = (ids - first).clamp(min=0)
-        if padding is None or counted is None:
-            return shifted
-        # generate counts from 0 for models that begin elsewhere, too
-        return torch.where(((ids == counted) | (every[:, -length:] == 0)).all(), ids, shifted)
+        if padding is not None and counted is not None:
+            # generate counts from 0 for models that begin elsewhere, too
+            from_zero = ((ids == counted) | (every[:, -length:] == 0)).all()
+            before, shifted = before & ~from_zero, torch.where(from_zero, ids, shifted)
+        if not torch.compiler.is_compiling() and bool(before.any()):
+            raise ValueError(f"position_ids begin at {int(ids.min())}; the first of this model is {first}")
+        return shifted
+    if arguments.get("cu_seq_lens_q") is not None:
+        raise ValueError(
+            "cu_seq_lens_q packs texts, whose tokens would be counted as those of one; pass position_ids, too"
+        )
+    attention = getattr(F.scaled_dot_product_attention, "__module__", None)
+    if not torch.compiler.is_compiling() and "context_parallel" in (attention or ""):
+        raise ValueError(
+            "context_parallel shows a part of a text, whose tokens cannot be counted; pass position_ids"
+        )
     if mask is None and padding is not None and arguments.get("input_ids") is not None:
         valid: Tensor = words != padding
         return (valid.cumsum(1) - 1 + cached).clamp(min=0)

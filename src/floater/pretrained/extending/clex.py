@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from floater.encodings.relative.rescaling import rescaled
 from floater.encodings.relative.waves import frequencies
-from floater.encodings.sharded import check_present
 from floater.flow import solve
 from floater.flow.snapshot import Snapshot
 from floater.flow.vector_fields import FieldLinear
@@ -124,7 +123,6 @@ class ScaleFlow(nn.Module):
                 "FSDP1 and nn.DataParallel hide the weights of 'clex' from its solver; wrap the model by "
                 "fully_shard or DistributedDataParallel"
             )
-        check_present(self)
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return self._solved(scale)
         values = self.field, self.dim, self.theta, self.trained, self.start

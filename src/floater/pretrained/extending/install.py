@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.encodings.relative.floater_relative import FloaterRelative
-from floater.encodings.sharded import whole_gradient
+from floater.encodings.sharded import gather_weights, whole_gradient
 from floater.flow.checks import is_count
 from floater.pretrained.clocks import active
 from floater.pretrained.extending import attention, biases, clex, native, rotary
@@ -231,8 +231,14 @@ def _install_scale(
 
 
 def _part(model: nn.Module, name: str) -> Any:
-    """Return a part of a model's extension; if PEFT keeps a copy for the active adapter, the copy's."""
-    return getattr(active(getattr(model, KEY)), name)
+    """Return a part of a model's extension; if PEFT keeps a copy for the active adapter, the copy's.
+
+    Raises:
+        PositionError: if its weights are not on this process; see `gather_weights`.
+    """
+    extension = active(getattr(model, KEY))
+    gather_weights(extension)
+    return getattr(extension, name)
 
 
 def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:

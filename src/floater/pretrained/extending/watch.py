@@ -140,6 +140,8 @@ class Watch:
     def pass_with(self, argument: Tensor) -> PassPositions:
         """Return the pass in which a block got an argument; a checkpoint runs the block again after it."""
         if self._local.current is not None:
+            if torch.compiler.is_compiling():  # weak keys would end the graph, which has its checkpoints
+                return self.current
             self._passes[argument] = self._local.current
         return require_pass(self._passes.get(argument))  # type: ignore[no-untyped-call]
 
@@ -173,6 +175,9 @@ class Watch:
             )
         bound = self.signature.bind_partial(module, *args, **kwargs).arguments
         inputs = {**bound.pop("kwargs", {}), **bound}
+        for name in ("positions", "times"):
+            if name not in self.signature.parameters and inputs.get(name) is not None:
+                raise ExtendError(f"{type(module).__name__} does not take {name}; pass position_ids")
         words = inputs.get("input_ids")
         words = inputs.get("inputs_embeds") if words is None else words
         if words is None:

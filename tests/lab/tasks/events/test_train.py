@@ -393,6 +393,28 @@ def test_positions_up_to_the_last_event_suffice(folder: Path, tmp_path: Path, mo
     )
 
 
+@pytest.mark.parametrize(("goal", "columns"), [("next", ("type",)), ("interpolate", ("x", "y"))])
+def test_times_in_another_unit_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, goal: str, columns: tuple[str, ...]
+) -> None:
+    rows: list[Any] = clocks(20, seed=0) if goal == "next" else waves(20, seed=0)
+    data = {"train": str(write_csv(tmp_path / "times.csv", rows, *columns)), "max_events": 16}
+    data |= {} if goal == "next" else VALUES
+    run = train(settings(tmp_path, data=data, model={"goal": goal}, training={"max_steps": 1}))
+    assert not evaluate(run, tmp_path / "times.csv").notes
+    for factor, wanted in ((3600, "longer"), (1e-3, "shorter"), (3, None)):
+        other = [(name, time * factor, *rest) for name, time, *rest in rows]
+        source = write_csv(tmp_path / "other.csv", other, *columns)
+        notes = evaluate(run, source).notes
+        assert len(notes) == (wanted is not None)
+        for note in notes:
+            assert note in caplog.text
+            shown = re.search(rf"{source}: times between events are about ([\d,]+) times {wanted}", note)
+            assert shown
+            # the mean is that of the training part alone
+            assert float(shown[1].replace(",", "")) == pytest.approx(max(factor, 1 / factor), rel=0.3)
+
+
 def test_an_evaluated_sequence_that_cannot_be_read_is_named(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,8 +90,16 @@ def test_a_data_set_of_the_hub(hub: dict[str, Any]) -> None:
     train, valid = load_corpus(data)
     assert train == Pairs(["one"], ["eins"], skipped=1)
     assert valid.target == ["drei"]
-    with pytest.raises(DataError, match="has no language 'fr'; there are: en, de"):
+    with pytest.raises(DataError, match="row 1: no language 'fr'; there are: en, de"):
         load_corpus(Data(dataset="wmt", target="fr"))
+    for row, message in (
+        ({"en": "two"}, "row 2: no language 'de'; there are: en"),
+        (None, "row 2: no language 'en'; there are: none"),
+        ({"en": "two", "de": 2}, "row 2: 2 of 'de' is not a text"),
+    ):
+        hub["train"] = [{"en": "one", "de": "eins"}, row]
+        with pytest.raises(DataError, match=rf"data set wmt \(train\), {message}"):
+            load_corpus(data)
     hub["train"] = []
     with pytest.raises(DataError, match=r"empty corpus: no pair of sentences in data set wmt \(train\)"):
         load_corpus(data)

@@ -7,6 +7,8 @@ RUN.
 from __future__ import annotations
 
 import argparse
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from floater.lab.cli.task_options import flag, parameters_of, parse_options
 if TYPE_CHECKING:
     from floater.lab.tasks import Task
 
+logger = logging.getLogger(__name__)
 _SHARED = {"command", "parser", "root", "run", "json", "trust_code", "task_options", "columns"}
 """Arguments that are not passed to the task."""
 
@@ -112,7 +115,12 @@ def run(arguments: argparse.Namespace) -> None:
     task, folder = task_of_run(arguments)
     check_writable(arguments.output, arguments.source, arguments.reference)
     options = _options(arguments, task)
-    score = task.evaluate(folder, options.pop("source", None), **options)
+    source = options.pop("source", None)
+    score = task.evaluate(folder, source, **options)
+    if source and "part" not in options and _trained_on(task, Path(arguments.run), source):
+        note = f"{source}: the run was trained on examples of it"
+        logger.warning("%s", note)
+        score = replace(score, notes=[*score.notes, note])
     if arguments.output:
         write_lines(score.lines, arguments.output)
     if arguments.json:
@@ -120,6 +128,23 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(record | {"signatures": score.signatures, "notes": [*score.notes]})
     else:
         print(score)
+
+
+def _trained_on(task: Task, run: Path, source: str) -> bool:
+    """Return whether a source holds examples that the run was trained on, by the contents of their files."""
+    from floater.lab.settings import peek, read
+    from floater.lab.tasks.corpora.tables import with_split
+    from floater.lab.training.contents import references
+    from floater.lab.training.run import SETTINGS
+
+    if not (run / SETTINGS).is_file():  # a saved model
+        return False
+    data = peek(read(run / SETTINGS), "data", {})
+    named = [value for name in ("train", "train_source") if (value := data.get(name))]
+    if task.reads_tables:
+        named, source = with_split(named, "train"), with_split(source, "test")
+    read_in_training = references(named)
+    return any(one.overlaps(other) for one in references(source) for other in read_in_training)
 
 
 def _options(arguments: argparse.Namespace, task: Task) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from floater.errors import DataError
 from floater.lab.tasks.corpora.rows import shown_value
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-_KINDS = [pa.float64(), *(pa.timestamp(unit, zone) for zone in ("UTC", None) for unit in ("ns", "us"))]
+_DATES = [pa.timestamp(unit, zone) for zone in ("UTC", None) for unit in ("s", "ns", "us")]
+_KINDS = [pa.int64(), pa.float64(), *_DATES]
 """Types of the texts of times; nanoseconds since 1970 end in 2262."""
 
 
@@ -94,7 +95,7 @@ def column_times(column: Any, where: str, cell: Callable[[int], str]) -> EventTi
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        column = _dates(pc.utf8_trim_whitespace(column), cell)
+        column = _texts(pc.utf8_trim_whitespace(column), cell)
     if pa.types.is_timestamp(column.type):
         per_second = _PER_SECOND[column.type.unit]
         column = column.cast(pa.int64())
@@ -121,8 +122,8 @@ def column_times(column: Any, where: str, cell: Callable[[int], str]) -> EventTi
     return EventTimes(numbers)
 
 
-def _dates(texts: Any, cell: Callable[[int], str]) -> Any:
-    """Return texts of dates as timestamps; numbers as they are.
+def _texts(texts: Any, cell: Callable[[int], str]) -> Any:
+    """Return texts of dates as timestamps, of integers as int64; other numbers as they are.
 
     Raises:
         DataError: if the texts are neither; the message names the first cell that is not like those before.
@@ -137,7 +138,7 @@ def _dates(texts: Any, cell: Callable[[int], str]) -> Any:
 
     for kind in _KINDS:
         if casts(kind, len(texts)):
-            return texts if kind == pa.float64() else texts.cast(kind)
+            return texts if kind == pa.float64() else texts.cast(kind)  # float64 would round them
     counts = range(1, len(texts) + 1)
     wrong = max(bisect_left(counts, True, key=lambda n: not casts(kind, n)) for kind in _KINDS)
     raise DataError(

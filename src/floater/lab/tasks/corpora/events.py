@@ -19,7 +19,7 @@ from floater.errors import DataError, reason
 from floater.lab.tasks.corpora.event_times import EventTimes, column_times, decimal_times, float64
 from floater.lab.tasks.corpora.rows import delimited_rows, shown_value
 from floater.lab.tasks.corpora.tables import columns_advice
-from floater.lab.tasks.corpora.text import read_lines
+from floater.lab.tasks.corpora.text import load_split, read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
 HUB = "hf:"
@@ -120,7 +120,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     for id, rows in rows_of.items():
         row_types = () if types is None else tuple(_name(types[row]) for row in rows)
         sequence = id, event_times.of(rows), row_types, values[rows], observed[rows]
-        shown = functools.partial(_shown, name, table, columns, rows)
+        shown = functools.partial(_shown, table[columns.time], rows)
         sequences.append(_checked(name, *sequence, columns, shown))
     return sequences
 
@@ -134,15 +134,13 @@ def _table(name: str, columns: Columns) -> pa.Table:
     wanted = [columns.id, columns.time, *([columns.type] if columns.type else []), *columns.values]
     try:
         if name.startswith(HUB):
-            from datasets import load_dataset
-
             path, _, part = name.removeprefix(HUB).partition(":")
-            table = load_dataset(path, split=part or "train").data.table
+            table = load_split(path, None, part or "train").data.table
         elif name.endswith(".parquet"):
             with pa.parquet.ParquetFile(name) as file:
                 table = file.read()
         elif name.endswith(_CSV):
-            kept = {name: pa.string() for name in (columns.id, columns.type) if name}
+            kept = {name: pa.string() for name in (columns.id, columns.time, columns.type) if name}
             table = pa.csv.read_csv(name, convert_options=pa.csv.ConvertOptions(column_types=kept))
         else:
             raise DataError(
@@ -160,17 +158,7 @@ def _table(name: str, columns: Columns) -> pa.Table:
             raise DataError(
                 f"{name} has {how} '{column}'; it has: {', '.join(there)}; {columns_advice('ROLE')}"
             )
-    times = table[columns.time]
-    if name.endswith(_CSV) and pa.types.is_floating(times.type) and not times.null_count:
-        # all the digits, of which float64 holds the first 15
-        table = table.set_column(there.index(columns.time), columns.time, _texts(name, columns.time))
     return table
-
-
-def _texts(name: str, column: str) -> pa.ChunkedArray:
-    """Return the cells of a column of a CSV as texts."""
-    options = pa.csv.ConvertOptions(include_columns=[column], column_types={column: pa.string()})
-    return pa.csv.read_csv(name, convert_options=options)[column]
 
 
 def _cell(name: str, column: str, row: int) -> str:
@@ -180,9 +168,8 @@ def _cell(name: str, column: str, row: int) -> str:
     return f"{name}, {f'line {number}' if number else f'row {row + 1}'}, column '{column}'"
 
 
-def _shown(name: str, table: pa.Table, columns: Columns, rows: Sequence[int], index: int) -> str:
+def _shown(times: Any, rows: Sequence[int], index: int) -> str:
     """Return the time of an event of a sequence as the file has it."""
-    times = _texts(name, columns.time) if name.endswith(_CSV) else table[columns.time]
     return str(times[rows[index]]).strip()
 
 

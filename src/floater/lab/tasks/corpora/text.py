@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import re
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,15 @@ PACKED: dict[str, tuple[str, bytes, Callable[[Any], Any]]] = {
 }
 """Name, magic number and reader of each kind of compressed file, by the ending of its name."""
 ZIP_MAGIC = b"PK\x03\x04"
+_PACKED_OTHERWISE = {
+    ZIP_MAGIC: "an archive (.zip, or .xlsx, .docx)",
+    b"7z\xbc\xaf'\x1c": "an archive (.7z)",
+    b"Rar!\x1a\x07": "an archive (.rar)",
+    b"(\xb5/\xfd": "compressed by Zstandard (.zst)",
+    b'\x04"M\x18': "compressed by LZ4 (.lz4)",
+    b"\x1f\x9d": "compressed by compress (.Z)",
+}
+"""Kinds of files that are refused, by their magic numbers."""
 MOST_RATIO = 200
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PAIR = re.compile(r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
@@ -81,7 +91,7 @@ def iter_lines(path: Path) -> Iterator[str]:
     name, kind = os.fspath(path), ""
     try:
         with open(name, "rb") as file:
-            begin = file.peek(len(ZIP_MAGIC))
+            begin = file.peek(1)  # all that is buffered
             for ending, (kind, magic, unpack) in PACKED.items():
                 if begin.startswith(magic):
                     most = most_unpacked(os.fstat(file.fileno()).st_size)
@@ -90,8 +100,9 @@ def iter_lines(path: Path) -> Iterator[str]:
                     return
                 if name.lower().endswith(ending):
                     raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
-            if begin.startswith(ZIP_MAGIC):
-                raise DataError(f"{name}: an archive, not text (it may be .zip, .xlsx or .docx); unpack it")
+            for magic, what in _PACKED_OTHERWISE.items():
+                if begin.startswith(magic):
+                    raise DataError(f"{name}: {what}, not text; unpack it")
             yield from _decoded(file, name)
     except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{name}: corrupt {kind} file ({error})") from error
@@ -260,22 +271,40 @@ def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:
     return Pairs([s for s, _ in kept], [t for _, t in kept], skipped=len(pairs) - len(kept))
 
 
+def load_split(name: str, config: str | None, split: str) -> Any:
+    """Load a split of a data set of Hugging Face; the files of a local folder are read anew.
+
+    The cache of `datasets` tells files of a folder by their times alone.
+    """
+    import datasets
+
+    if not os.path.isdir(name):
+        return datasets.load_dataset(name, config, split=split)
+    with tempfile.TemporaryDirectory() as fresh:
+        return datasets.load_dataset(name, config, split=split, cache_dir=fresh, keep_in_memory=True)
+
+
 def hub_pairs(dataset: str, config: str | None, split: str, source: str, target: str) -> Pairs:
     """Load the pairs of a split of a Hugging Face data set with a column "translation".
 
     Raises:
-        DataError: if the data set cannot be loaded, lacks a language, or has no pair of sentences.
+        DataError: if the data set cannot be loaded, a row lacks a language or has something else than a text,
+            or there is no pair of sentences.
     """
-    import datasets
-
     name = f"data set {dataset} ({split})"
     try:
-        rows = list(datasets.load_dataset(dataset, config, split=split)["translation"])
+        rows = list(load_split(dataset, config, split)["translation"])
     except Exception as error:  # the hub raises many types of exceptions; all mean that there are no data
         raise DataError(f"{name} cannot be loaded: {first_line(error)}") from error
-    for language in (source, target):
-        if rows and language not in rows[0]:
-            raise DataError(f"{name} has no language '{language}'; there are: {', '.join(rows[0])}")
+    for number, row in enumerate(rows, start=1):
+        for language in (source, target):
+            if language not in (row or {}):
+                there = ", ".join(row or {}) or "none"
+                raise DataError(f"{name}, row {number}: no language '{language}'; there are: {there}")
+            if not isinstance(row[language], str | None):
+                raise DataError(
+                    f"{name}, row {number}: {row[language]!r} of '{language}' is not a text"[:300]
+                )
     pairs = [(row[source] or "", row[target] or "") for row in rows]
     kept = [(s, t) for s, t in pairs if s.strip() and t.strip()]
     if not kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,6 +32,8 @@ from floater.transformer.outputs import per_item
 __all__ = ["Columns", "Data", "Events", "EventsSettings"]
 logger = logging.getLogger(__name__)
 Model = FloaterForEvents | FloaterForSeries
+MOST_RATIO = 20
+"""Largest ratio of mean times between events without a note; 24 hours are a day."""
 LEAST_SPREAD = 1e-2
 """Minimum standard deviation of the logarithm of gaps, for events at (nearly) equal intervals."""
 
@@ -76,6 +79,8 @@ class Events(Task):
     def encode(self, settings: Any, processor: Any, examples: Any, *, training: bool = False) -> Encoded:
         data = settings.data
         origin = data.train if training else data.valid or f"validation part of {data.train}"
+        if not training and (note := note_on_unit(examples, processor, origin)):
+            logger.warning("%s", note)
         return pieces(examples, processor, size=data.max_events, origin=origin)
 
     def kind(self, settings: EventsSettings) -> Any:
@@ -216,7 +221,11 @@ class Events(Task):
         sequences = settings.data.part(sequences, part) if part else sequences
         examples = pieces(sequences, config, size=size, origin=str(source))
         self.check_model(settings, model, config, examples, "evaluated")
-        return self.score(settings, model, config, examples)
+        score = self.score(settings, model, config, examples)
+        if (note := note_on_unit(sequences, config, str(source))) is None:
+            return score
+        logger.warning("%s", note)
+        return replace(score, notes=[note])
 
 
 def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -259,6 +268,30 @@ def _read(source: str, data: Data) -> list[EventSequence]:
     return sequences
 
 
+def note_on_unit(sequences: Sequence[EventSequence], config: EventsConfig, origin: str) -> str | None:
+    """Return a note on times that are probably in another unit than those of the training, None for none.
+
+    Args:
+        sequences: sequences of events.
+        config: configuration of the model, with the mean logarithm of the times between training events.
+        origin: source of the sequences, for the note.
+    """
+    between = np.concatenate([np.diff(sequence.times) for sequence in sequences]) / config.unit
+    positive = np.maximum(between, config.resolution)
+    positive = positive[positive > 0]
+    if config.log_gap is None or not len(positive):
+        return None
+    difference = float(np.log(positive).mean()) - config.log_gap[0]
+    if abs(difference) < math.log(MOST_RATIO):
+        return None
+    ratio = math.exp(min(abs(difference), 700))
+    size = f"about {ratio:,.0f} times {'longer' if difference > 0 else 'shorter'}"
+    return (
+        f"{origin}: times between events are {size} than those of the training; if they are in another unit, "
+        "convert them (dates are seconds)"
+    )
+
+
 def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> EventsConfig:
     """Return the configuration of a model: types or features of training sequences, and their statistics.
 
@@ -272,12 +305,12 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
     positive = between[between > 0]
     if not len(positive):
         raise DataError(f"{data.train}: no sequence has two events at different times")
+    logs = np.log(positive)
     step = float(np.median(positive)) if data.time_per_position is None else data.time_per_position
     fields: dict[str, Any] = {"unit": data.unit, "time_per_position": step, "resolution": data.resolution}
+    fields["log_gap"] = [float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)]
     if model.goal == "next":
         fields["types"] = sorted({name for sequence in sequences for name in sequence.types})
-        logs = np.log(positive)
-        fields["log_gap"] = [float(logs.mean()), max(float(logs.std()), LEAST_SPREAD)]
         quantiles = np.quantile(positive, np.arange(model.components) / model.components)
         # edges that are equal in the model's precision would make a hazard infinite
         fields["edges"] = np.unique(np.array([0.0, *quantiles[1:]], dtype=np.float32)).tolist()

@@ -1,6 +1,6 @@
 """Classify film reviews by vectors of MiniLM: cut at 512 tokens, in parts of them, and whole after `extend`.
 
-    python docs/extend_reviews.py --run runs/reviews --reviews movie_reviews.zip --used 500
+    python benchmarks/extend_reviews.py --run runs/reviews --reviews movie_reviews.zip --used 500
 
 MiniLM is not trained: it is extended from 512 tokens to 2,048, and a linear classifier reads the mean of its
 last hidden states. Each review is classified by a classifier of other reviews (cross-validation; the seed

@@ -1,13 +1,12 @@
 """Train a small Llama on short rows, extend it by every method, with and without training, and compare.
 
-    python docs/extend.py --run runs/extend --train TRAIN.txt --valid VALID.txt --seeds 1 2 3
+    python benchmarks/extend_methods.py --run runs/extend --train TRAIN.txt --valid VALID.txt --seeds 1 2 3
 
 An interrupted study resumes when the command is repeated: trainings from their last checkpoint, measurements
 by method. More seeds and other lengths are added to a run directory; existing results are not computed again.
 --passkeys adds documents with a hidden number to the training text; --trials measures such texts.
 --no-long leaves out the model trained on long rows, which must have at most --batch tokens.
-The defaults are those of docs/extend.md; full size:
-    --seeds 1 2 3 --block 256 --length 1024 --hidden 512 --layers 8 --steps 20000 --tune 1000 --trials 20
+docs/extend.md has the defaults, and a command at full size.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib import pyplot
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 import floater
@@ -33,6 +31,7 @@ from floater.lab.settings import make
 from floater.lab.tasks import task
 from floater.lab.tasks.causal_lm import CausalLMSettings, Evaluation, long_rows, rows_of
 from floater.lab.tasks.causal_lm.score import causal_batch, passkeys, prompt
+from floater.lab.tasks.examples import Encoded
 from floater.lab.tasks.finetuning.checkpoint import load_tokenizer
 from floater.lab.tasks.language_modeling.data import read_documents
 from floater.lab.tasks.language_modeling.far import doubling, ranges
@@ -47,7 +46,7 @@ CHARACTERS = 100_000
 """The beginning of the validation text, which is for the log of trainings only."""
 
 MAX_TOKENS, DEPTHS, POINTS = 4096, 5, 32
-"""Settings of the measurements: tokens in a batch, depths of a hidden number, points of a line."""
+"""Settings of the measurements: tokens in a batch, depths of a hidden number, points of a curve."""
 
 NUMBER, SHORTEST = 9, 95
 """Documents with a hidden number: characters of the number, and tokens of the shortest one."""
@@ -77,7 +76,6 @@ TRAINED: dict[str, tuple[str, dict[str, Any]]] = {
 MULTIPLIER = {"clex slow": 0.01, "clex declared slow": 0.01}
 """Multipliers of the learning rate of CLEX's flow, chosen on held-out training text; elsewhere 1."""
 
-COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#999999", "#7f3f00")
 LONG = "trained on long rows"
 """The model that extensions are compared with: never short, never extended."""
 TASK = task("causal_lm")
@@ -127,7 +125,7 @@ def settings(
         "evaluation": {"rows": arguments.rows},
         **parts,
     }  # fmt: skip
-    return make(CausalLMSettings, config, "docs/extend.py")
+    return make(CausalLMSettings, config, "benchmarks/extend_methods.py")
 
 
 def start(arguments: argparse.Namespace, folder: Path, seed: int, block: int) -> Path:
@@ -192,7 +190,8 @@ def measure(
     """Return perplexities of short rows and of long ones by the tokens read before, and of hidden numbers."""
     short = rows_of(tokenizer, texts, arguments.block)
     step = max(1, len(short) // (arguments.rows * arguments.length // arguments.block))
-    chosen = type(short)(short.rows[::step], short.lengths[::step])
+    examples = [short[row] for row in range(0, len(short), step)]
+    chosen = Encoded(examples, [len(example["input_ids"]) for example in examples])
     collate = partial(causal_batch, tokenizer=tokenizer)
     scores = {"short": rows_score(model, chosen, collate, MAX_TOKENS, later=True).perplexity}
     # before the long rows: "dynamic" keeps the scale of a long text until one is shorter than a training row
@@ -298,31 +297,8 @@ def hidden_numbers(results: Sequence[Result]) -> str:
     return markdown(["method", "trained", *(f"{name} tokens" for name in names)], rows)
 
 
-def draw(results: Sequence[Result], block: int, path: Path) -> None:
-    """Draw the loss by position, one line a method, a panel without training and one with it."""
-    pyplot.rcParams.update({"font.size": 9, "svg.hashsalt": "extend", "svg.fonttype": "none"})
-    figure, panels = pyplot.subplots(1, 2, figsize=(10, 4.5), sharex=True)
-    methods = [*dict.fromkeys(result.method for result in results)]
-    for panel, trained in zip(panels, (False, True), strict=True):
-        groups = [(m, g) for (m, kind), g in by_method(results).items() if kind == trained]
-        for method, group in groups:
-            dashed, colour = divmod(methods.index(method), len(COLOURS))
-            x = [(low + high) / 2 for low, high, _ in group[0].curve]
-            y = np.array([[loss for *_, loss in result.curve] for result in group])
-            style = {"color": COLOURS[colour], "linestyle": "--" if dashed else "-", "linewidth": 1.2}
-            panel.plot(x, y.mean(0), label=method, **style)
-        panel.axvline(block, color="#999999", linewidth=0.8, linestyle=":")
-        panel.set(title="with training" if trained else "without training", xlabel="tokens read before")
-        panel.set_ylabel("loss, nats a token")
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.legend(frameon=False, fontsize=7.5, ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-def write(results: Sequence[Result], block: int, folder: Path) -> str:
-    """Write scores.csv, curves.csv, loss.svg and tables.md; return the tables."""
+def write(results: Sequence[Result], folder: Path) -> str:
+    """Write scores.csv, curves.csv and tables.md; return the tables."""
     with (folder / "scores.csv").open("w", encoding="utf-8", newline="") as file:
         keys = ["method", "trained", "seed", *results[0].scores]
         writer = csv.writer(file)
@@ -332,7 +308,6 @@ def write(results: Sequence[Result], block: int, folder: Path) -> str:
         writer = csv.writer(file)
         writer.writerow(["method", "trained", "seed", "low", "high", "loss"])
         writer.writerows([r.method, r.trained, r.seed, *point] for r in results for point in r.curve)
-    draw(results, block, folder / "loss.svg")
     tables = [perplexities(results)] + ([hidden_numbers(results)] if results[0].recall else [])
     text = "\n\n".join(tables) + "\n"
     write_whole(folder / "tables.md", text)
@@ -345,7 +320,7 @@ def main() -> None:
     for name, default in (("run", "runs/extend"), ("train", None), ("valid", None)):
         parser.add_argument(f"--{name}", default=default, required=default is None)
     numbers: dict[str, float] = {"rate": 3e-3, "init": 0.02}
-    numbers |= {"block": 128, "length": 512, "hidden": 128, "layers": 3, "heads": 4, "vocabulary": 1024}
+    numbers |= {"block": 256, "length": 1024, "hidden": 128, "layers": 3, "heads": 4, "vocabulary": 1024}
     numbers |= {"steps": 700, "tune": 150, "batch": 2048, "rows": 48, "trials": 0, "passkeys": 0}
     for name, number in numbers.items():
         parser.add_argument(f"--{name}", type=type(number), default=number)
@@ -362,7 +337,7 @@ def main() -> None:
     with flush_denormals():
         for seed in arguments.seeds:  # write the tables of the seeds so far before the next one
             results += one_seed(arguments, seed)
-            text = write(results, arguments.block, folder)
+            text = write(results, folder)
     print(text, end="")
 
 

@@ -1,6 +1,6 @@
 """Compare the loss of masked tokens: MiniLM in parts of 512 tokens, and whole after `extend` to 2,048.
 
-    python docs/extend_masked.py --run runs/masked --train wiki.valid.raw --test wiki.test.raw
+    python benchmarks/extend_masked.py --run runs/masked --train wiki.valid.raw --test wiki.test.raw
 
 MiniLM has no head for masked tokens: the whole model is first trained to predict them, in rows of 512 tokens.
 It is then extended without training, and with a training of the positions alone at random positions (PoSE).
