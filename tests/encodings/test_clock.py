@@ -505,6 +505,15 @@ def test_tiles_of_a_bias_make_no_matrix_of_all_pairs(monkeypatch, name, causal):
     assert largest[TiledClock] < pairs / 4
 
 
+def test_tiles_of_a_bias_refuse_second_derivatives(monkeypatch):
+    monkeypatch.setattr(kernels, "CLOCK_TILE", 100)
+    call, leaves = biased_call(make("alibi", std=0.5), LENGTH, LENGTH, causal=True)
+    loss = TiledClock().attend(call)[0].square().sum()
+    gradients = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+    with pytest.raises(SecondDerivativeError, match="set_attn_implementation"):
+        sum(gradient.sum() for gradient in gradients if gradient is not None).backward()
+
+
 def test_tiles_of_a_bias_drop_the_same_weights_in_the_backward_pass(monkeypatch):
     """Outputs are linear in the values."""
     monkeypatch.setattr(kernels, "CLOCK_TILE", 100)

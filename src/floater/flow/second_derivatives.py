@@ -55,19 +55,30 @@ def refuse_second_derivatives(what: str, instead: str) -> Callable[[Backward], B
     def decorate(backward: Backward) -> Backward:
         @wraps(backward)
         def once(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+            saved = _Saved(ctx)
             with torch.no_grad():
-                gradients = backward(ctx, *cotangents)
+                gradients = backward(saved, *cotangents)
             if not torch.is_grad_enabled():  # create_graph=False
                 return gradients
             defined = [gradient for gradient in gradients if gradient is not None]
             tied = iter(
-                _Refuse.apply((what, instead), len(defined), *defined, *ctx.saved_tensors, *cotangents)  # type: ignore[no-untyped-call]
+                _Refuse.apply((what, instead), len(defined), *defined, *saved.saved_tensors, *cotangents)  # type: ignore[no-untyped-call]
             )
             return tuple(None if gradient is None else next(tied) for gradient in gradients)
 
         return once
 
     return decorate
+
+
+class _Saved:
+    """A context whose saved tensors are read once: a gradient checkpoint gives them no second time."""
+
+    def __init__(self, ctx: Any) -> None:
+        self.ctx, self.saved_tensors = ctx, ctx.saved_tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.ctx, name)
 
 
 class _Refuse(torch.autograd.Function):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater._hf import cache_in
 from floater.positions import Positions, build_positions
@@ -14,6 +14,22 @@ from floater.positions.inputs import visible_keys
 from floater.positions.tracing import refuse_counting
 from floater.pretrained.families import PlugError
 from floater.transformer.base import cached_length
+
+
+def refuse_positions(
+    module: nn.Module, arguments: Mapping[str, Any], names: Container[str], error: type[Exception]
+) -> None:
+    """Refuse positions and times as models of this library read them, which a module would ignore.
+
+    Args:
+        module: the module that is called.
+        arguments: its arguments by name.
+        names: names of the arguments that it reads.
+        error: exception to raise.
+    """
+    for name in ("positions", "times"):
+        if name not in names and arguments.get(name) is not None:
+            raise error(f"{type(module).__name__} does not take {name}; pass position_ids")
 
 
 def token_positions(

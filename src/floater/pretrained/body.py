@@ -17,7 +17,7 @@ from floater.flow import FlowVectors
 from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
 from floater.pretrained.adapters import called_again, check_adapters
-from floater.pretrained.arguments import check_packed, source_positions, token_positions
+from floater.pretrained.arguments import check_packed, refuse_positions, source_positions, token_positions
 from floater.pretrained.families import Family, PlugError, padding_of_table
 from floater.pretrained.find import TEXT, reads_text, text_advice
 from floater.pretrained.flows import Trajectory
@@ -93,9 +93,7 @@ class Body:
         arguments = {**dict(zip(self.names, args, strict=False)), **kwargs}
         arguments = {name: value for name, value in arguments.items() if value is not None}
         check_packed(arguments, getattr(module, "config", None), PlugError)
-        for name in ("positions", "times"):
-            if name in arguments and name not in self.names:
-                raise PlugError(f"{type(module).__name__} does not take {name}; pass position_ids")
+        refuse_positions(module, arguments, self.names, PlugError)
         if not torch.compiler.is_compiling():
             paths = [injection.path for injection in self.injections]
             check_adapters(self.root, module, paths)

@@ -17,6 +17,7 @@ from floater.encodings.checks import one_of
 from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype
 from floater.positions.tracing import in_context_parallel
+from floater.pretrained.arguments import refuse_positions
 from floater.pretrained.families import PlugError
 from floater.pretrained.host import part_at
 
@@ -133,9 +134,7 @@ class Turn:
                 "a clock sums over all tokens of a text, of which context_parallel shows a part; unplug it "
                 "first"
             )
-        for name in ("positions", "times"):
-            if kwargs.get(name) is not None:
-                raise PlugError(f"{type(self.root).__name__} does not take {name}; pass position_ids")
+        refuse_positions(self.root, kwargs, (), PlugError)
         if not torch.compiler.is_compiling():
             self._check(self.index)
             self._check((self.index + 1) % len(self.paths))  # whose own hook may be gone

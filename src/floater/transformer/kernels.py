@@ -145,8 +145,10 @@ class TiledClock:
     """
 
     def supports(self, call: AttentionCall) -> bool:
-        """Return whether a clock drives a bias, and there are enough pairs for tiles to be faster."""
+        """Return whether a clock drives a bias, and enough pairs for tiles to be faster, on a CPU."""
         if not isinstance(call.position, Clock) or not isinstance(call.position.inner, TimedBias):
+            return False
+        if call.q.device.type != "cpu" or not Sdpa().supports(call):
             return False
         if torch.compiler.is_compiling() or in_transform() or call.queries < TILED_FROM:
             return False

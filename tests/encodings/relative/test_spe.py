@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
+from floater.transformer import FloaterConfig, FloaterForCausalLM
 
 SIZES = {"dim": 4, "heads": 2, "layers": 2, "max_length": 16}
 CASES = [("spe_sine", {"sines": 3}), ("spe_conv", {"kernel": 5})]
@@ -159,3 +161,12 @@ def test_noise_is_drawn_where_the_queries_stand(monkeypatch):
         rows = slice(start, start + length)
         for actual, wanted in zip(part[:2], whole[:2], strict=True):
             torch.testing.assert_close(actual, wanted[:, rows])
+
+
+@pytest.mark.parametrize("name", ["spe_sine", "spe_conv"])
+def test_noise_of_evaluation_is_fake_where_tensors_are(name):
+    """Memory is estimated with such tensors."""
+    with FakeTensorMode():
+        config = FloaterConfig.preset("tiny", vocab_size=11, position=name)
+        logits = FloaterForCausalLM(config).eval()(torch.ones(1, 8, dtype=torch.long)).logits
+    assert isinstance(logits, FakeTensor)

@@ -58,3 +58,18 @@ def test_a_model_that_does_not_fit_on_the_disk_is_a_line_and_leaves_nothing(
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert len(str(caught.value).splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "match"),
+    [
+        (PermissionError(13, "Permission denied"), DataError, r"cannot be written \(Permission denied\)$"),
+        (Exception("a defect"), Exception, "^a defect$"),
+    ],
+)
+def test_an_error_that_is_not_of_a_full_disk_does_not_ask_for_room(tmp_path, error, expected, match) -> None:
+    def save(folder: Path) -> None:
+        raise error
+
+    with pytest.raises(expected, match=match):
+        save_whole(tmp_path / "model", SimpleNamespace(save_pretrained=save))

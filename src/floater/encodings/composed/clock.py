@@ -95,8 +95,8 @@ class Clock(Precise):
     image then have the same times, with the halves exchanged.
 
     In the cache keys carry w x as two numbers, for half precision, sums are in double precision, and casts
-    leave the parameters of the rates in float32: what is rounded away would add up along a text. Attention
-    computes a bias of long texts in tiles of queries, as times differ from text to text.
+    leave the parameters of the rates in float32: what is rounded away would add up along a text. On a CPU
+    attention computes a bias of long texts in tiles of queries.
 
     Args:
         model: the encoding, a name or a mapping of `name` and options: one that rotates ("rotary",

@@ -162,7 +162,7 @@ class Huang3(Huang):
         rows = state.rows(self.table[context.layer], self.spec.max_length - 1).to(q.dtype) - 1
         indices = torch.arange(state.values.shape[0], device=q.device)
         index = state.plane(indices) if state.index is None else state.index
-        if torch.compiler.is_compiling():  # the compiler fuses these, and a length is no number of parts
+        if torch.compiler.is_compiling():  # a length is no number of parts; a compiler may fuse the product
             triple = (q[:, :, :, None] * k[:, :, None] * rows[index][:, None]).sum(-1)
             return logits + self.scale(q.shape[-1]) * triple
         # transforms of torch.func do not support checkpoints

@@ -42,16 +42,18 @@ class Codes(NamedTuple):
     gate: Tensor | None
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _seeded_noise(shape: tuple[int, ...], seed: int) -> Tensor:
-    """Return standard normal numbers; those of a seed are always the same, a constant of compiled code.
+def _seeded_noise(shape: Sequence[int], seed: int) -> Tensor:
+    """Return standard normal numbers; those of a seed are always the same."""
+    generator = torch.Generator().manual_seed(seed)
+    # not the default dtype: another dtype would give other random numbers
+    return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
 
-    As an operator of an exported program a generator would go on from call to call.
-    """
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _constant_noise(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Return them as a constant of compiled code, in which a generator would go on from call to call."""
     with _disable_current_modes():
-        generator = torch.Generator().manual_seed(seed)
-        # not the default dtype: another dtype would give other random numbers
-        return torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")
+        return _seeded_noise(shape, seed)
 
 
 class StochasticPositions(PositionModel):
@@ -93,7 +95,8 @@ class StochasticPositions(PositionModel):
         """Return standard normal numbers; in evaluation those of a chunk are always the same."""
         if self.training:
             return torch.randn(*shape, device=like.device, dtype=like.dtype)
-        noise: Tensor = _seeded_noise(tuple(shape), self.seed + chunk)
+        seeded = _constant_noise if torch.compiler.is_compiling() else _seeded_noise
+        noise: Tensor = seeded(tuple(shape), self.seed + chunk)
         return noise.to(like)
 
     def processes(self, positions: Positions) -> tuple[Tensor, Tensor]:

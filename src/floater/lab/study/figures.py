@@ -225,7 +225,7 @@ def score_by_length(results: Results, columns: Sequence[Column], less: Variant |
     axes.set_xticks(range(len(columns)), labels)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     score = columns[0].metric_label
-    label = textwrap.fill(f"{score} minus that of {shortened(less.name)}", _TALL) if less else score
+    label = textwrap.fill(f"{score} minus that of {shortened([less.name])[0]}", _TALL) if less else score
     return _finish(figure, axes, results.lengths, label, ends)
 
 
@@ -353,9 +353,10 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
     to_axes = axes.transScale + axes.transLimits
     ordered = sorted(ends, key=lambda end: to_axes.transform(end.point)[1])
     heights = apart([float(to_axes.transform(end.point)[1]) for end in ordered])
-    for end, height in zip(ordered, heights, strict=True):
+    labels = shortened([end.name for end in ordered])
+    for end, label, height in zip(ordered, labels, heights, strict=True):
         axes.annotate(
-            shortened(end.name),
+            label,
             end.point,
             (1.05, height),
             textcoords="axes fraction",
@@ -376,15 +377,18 @@ def _finish(figure: Figure, axes: Axes, xlabel: str, ylabel: str, ends: Sequence
     return figure
 
 
-def shortened(name: str, most: int = _WIDE) -> str:
-    """Return a name without its middle if it is too long for a figure.
+def shortened(names: Sequence[str], most: int = _WIDE) -> list[str]:
+    """Return names without the middle of long ones; all whole, in lines, if two become equal.
 
     Example:
-        >>> shortened("floater_relative-cross-all-2e-5"), shortened("rotary")
-        ('floater_rela…ss-all-2e-5', 'rotary')
+        >>> shortened(["floater_relative-cross-all-2e-5", "rotary"])
+        ['floater_rela…ss-all-2e-5', 'rotary']
+        >>> shortened(["floater_relative-lr1e-3-frozen", "floater_relative-lr2e-3-frozen"], 16)
+        ['floater_relative\\n-lr1e-3-frozen', 'floater_relative\\n-lr2e-3-frozen']
     """
     left = most // 2
-    return name if len(name) <= most else f"{name[:left]}…{name[left + 1 - most :]}"
+    short = [name if len(name) <= most else f"{name[:left]}…{name[left + 1 - most :]}" for name in names]
+    return short if len({*short}) == len({*names}) else [textwrap.fill(name, most) for name in names]
 
 
 class _End(NamedTuple):

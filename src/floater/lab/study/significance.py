@@ -81,10 +81,11 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     Source: Koehn 2004, "Statistical significance tests for machine translation evaluation", with the
     resampled differences moved to a mean of zero (Riezler and Maxwell 2005, "On some pitfalls in automatic
     evaluation and significance testing for MT"). sacrebleu moves their absolute values instead, which makes
-    its p about half as large. With few examples all samples are similar, and p would be too
-    small. Therefore deviations are widened by the factor between the intervals of Student's t and of the
+    its p about half as large. With few examples all samples are similar, and p would be too small.
+    Therefore deviations are widened by the factor between the 95% intervals of Student's t and of the
     resampling (Hesterberg 2015, "What teachers should know about the bootstrap", on expanded percentiles),
-    and p is at least that of all n examples favouring one side under the null, 2^(1 - n).
+    and p is at least that of all n examples favouring one side under the null, 2^(1 - n). So p is calibrated
+    at 0.05; at 0.005 and ten examples it is still about half as large as it should be.
 
     Args:
         ours: resampled scores of a variant, from `resampled`; a sample whose score is NaN counts against a

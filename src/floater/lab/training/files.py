@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
 """Name of the manifest of a sealed directory: size and SHA-256 of each other file. It is written last."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOADED = (".json", ".safetensors", ".bin", ".pt", ".pth", ".py", ".model", ".jinja")
 
 
@@ -107,11 +109,12 @@ def save_whole(path: Path, *parts: Any) -> None:
     except Exception as error:
         with suppress(OSError):
             discard(hidden)
+        why = reason(error)
+        full = any(os.strerror(number) in why for number in _FULL)
         # tokenizers has no class of its own for a file that cannot be written
-        if isinstance(error, OSError | SafetensorError) or type(error) is Exception:
-            raise DataError(
-                f"{path} cannot be written ({reason(error)}); make room, then start again"
-            ) from error
+        if full or isinstance(error, OSError | SafetensorError):
+            advice = "; make room, then start again" if full else ""
+            raise DataError(f"{path} cannot be written ({why}){advice}") from error
         raise
     sync(path.parent)
 

@@ -175,7 +175,8 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
             from_zero = ((ids == counted) | (every[:, -length:] == 0)).all()
             before, shifted = before & ~from_zero, torch.where(from_zero, ids, shifted)
         if not torch.compiler.is_compiling() and bool(before.any()):
-            raise ValueError(f"position_ids begin at {int(ids.min())}; the first of this model is {first}")
+            least = int(ids[before].min())
+            raise ValueError(f"position_ids begin at {least}; the first of this model is {first}")
         return shifted
     if arguments.get("cu_seq_lens_q") is not None:
         raise ValueError(

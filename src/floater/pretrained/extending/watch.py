@@ -17,7 +17,7 @@ from floater._hf import cache_in
 from floater.positions import Positions, build_positions
 from floater.positions.inputs import visible_keys
 from floater.positions.tracing import in_context_parallel, refuse_trace
-from floater.pretrained.arguments import check_packed
+from floater.pretrained.arguments import check_packed, refuse_positions
 from floater.pretrained.extending.caches import KeyPositions, store_positions
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
@@ -175,9 +175,7 @@ class Watch:
             )
         bound = self.signature.bind_partial(module, *args, **kwargs).arguments
         inputs = {**bound.pop("kwargs", {}), **bound}
-        for name in ("positions", "times"):
-            if name not in self.signature.parameters and inputs.get(name) is not None:
-                raise ExtendError(f"{type(module).__name__} does not take {name}; pass position_ids")
+        refuse_positions(module, inputs, self.signature.parameters, ExtendError)
         words = inputs.get("input_ids")
         words = inputs.get("inputs_embeds") if words is None else words
         if words is None:

@@ -116,6 +116,7 @@ def test_values_that_were_not_observed_are_empty(tmp_path):
             r"event 1 \(2024-01-31T12:00\) is earlier than event 0 \(2024-01-31T12:30\)",
         ),
         ("7,12:30:00,x\n7,12:31:00,x\n", r"line 2, column 'time': '12:30:00' is not a number or a date"),
+        ("7,0x10,x\n7,17,x\n", r"line 2, column 'time': '0x10' is not a number or a date"),
         ("7,2,x\n,3,x\n", r"row 1 \(from 0\) has no 'id'"),
         ("7,2,\n", r"sequence '7': event 0 has no type"),
         ("", "holds no event"),

@@ -116,8 +116,9 @@ def run(arguments: argparse.Namespace) -> None:
     check_writable(arguments.output, arguments.source, arguments.reference)
     options = _options(arguments, task)
     source = options.pop("source", None)
+    trained_on = bool(source) and "part" not in options and _trained_on(task, Path(arguments.run), source)
     score = task.evaluate(folder, source, **options)
-    if source and "part" not in options and _trained_on(task, Path(arguments.run), source):
+    if trained_on:
         note = f"{source}: the run was trained on examples of it"
         logger.warning("%s", note)
         score = replace(score, notes=[*score.notes, note])
@@ -143,8 +144,11 @@ def _trained_on(task: Task, run: Path, source: str) -> bool:
     named = [value for name in ("train", "train_source") if (value := data.get(name))]
     if task.reads_tables:
         named, source = with_split(named, "train"), with_split(source, "test")
-    read_in_training = references(named)
-    return any(one.overlaps(other) for one in references(source) for other in read_in_training)
+    try:
+        read_in_training, read_now = references(named), references(source)
+    except DataError:  # files of the training that can no longer be read
+        return False
+    return any(one.overlaps(other) for one in read_now for other in read_in_training)
 
 
 def _options(arguments: argparse.Namespace, task: Task) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from floater.lab.tasks.corpora.rows import shown_value
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DATES = [pa.timestamp(unit, zone) for zone in ("UTC", None) for unit in ("s", "ns", "us")]
-_KINDS = [pa.int64(), pa.float64(), *_DATES]
+_KINDS = [pa.float64(), *_DATES]
 """Types of the texts of times; nanoseconds since 1970 end in 2262."""
 
 
@@ -138,7 +138,8 @@ def _texts(texts: Any, cell: Callable[[int], str]) -> Any:
 
     for kind in _KINDS:
         if casts(kind, len(texts)):
-            return texts if kind == pa.float64() else texts.cast(kind)  # float64 would round them
+            exact = pa.int64() if kind == pa.float64() else kind  # float64 would round integers
+            return texts.cast(exact) if casts(exact, len(texts)) else texts
     counts = range(1, len(texts) + 1)
     wrong = max(bisect_left(counts, True, key=lambda n: not casts(kind, n)) for kind in _KINDS)
     raise DataError(

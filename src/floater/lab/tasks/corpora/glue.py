@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from floater.errors import DataError, first_line, no_directory
-from floater.lab.tasks.corpora.text import read_lines
+from floater.lab.tasks.corpora.text import load_split, read_lines
 
 ENTAILMENT = ("entailment", "not_entailment")
 
@@ -206,11 +206,9 @@ def read_dataset(name: str, split: str, task: GlueTask) -> Examples:
     Raises:
         DataError: if the dataset cannot be loaded, or a label is out of range.
     """
-    import datasets
-
     wanted = split.replace("dev", "validation", 1) if split.startswith("dev") else split
     try:
-        data = datasets.load_dataset(name, task.config, split=wanted)
+        data = load_split(name, task.config, wanted)
     except Exception as error:  # datasets raises many types of exceptions, offline and online
         raise DataError(f"{name}: {task.config}, {wanted} cannot be loaded ({first_line(error)})") from error
     columns = _HUB_COLUMNS.get(task.name, task.texts)
