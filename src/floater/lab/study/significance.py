@@ -97,7 +97,7 @@ def paired_p(ours: Array, theirs: Array, difference: float, examples: int) -> fl
     Example:
         >>> scores = np.array([2.0, 3.0, 4.0]), np.array([1.0, 1.0, 1.0])
         >>> paired_p(*scores, difference=2.0, examples=100), paired_p(*scores, difference=2.0, examples=2)
-        (0.25, 0.5)
+        (0.25, 0.75)
     """
     if examples < 2:
         return 1.0
