@@ -123,7 +123,7 @@ class _Task:
         try:
             return int(self.ray.get(self.reference))
         except self.ray.exceptions.RayError as error:
-            if not self.trial.error.is_file():
+            if not self.ending and not self.trial.error.is_file():
                 why = first_line(getattr(error, "cause", None) or error)  # Ray's own begins with its worker
                 write_whole(self.trial.error, f"Ray: {why}")
             return 1
