@@ -419,7 +419,7 @@ def test_code_with_other_names_of_weights_refuses_transformers_4(
 def test_code_refuses_positions_that_it_would_not_read(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a part of a text, a flow can be added at position_ids; the others read the whole."""
+    """With a part of a text, a flow needs position_ids; clocks and attention need the whole text."""
     floater.export(coded(how), tmp_path, code=True)
     model, ids = read(tmp_path), zoo.text()
     for name in ("positions", "times"):

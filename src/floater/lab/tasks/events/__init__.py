@@ -268,6 +268,13 @@ def _read(source: str, data: Data) -> list[EventSequence]:
     return sequences
 
 
+def _gaps(sequences: Sequence[EventSequence], unit: float, resolution: float | None) -> np.ndarray:
+    """Return the positive times between events, in units, at least the resolution."""
+    between = np.concatenate([np.diff(sequence.times) / unit for sequence in sequences])
+    between = np.maximum(between, resolution or 0.0)
+    return np.asarray(between[between > 0])
+
+
 def note_on_unit(sequences: Sequence[EventSequence], config: EventsConfig, origin: str) -> str | None:
     """Return a note on times that are probably in another unit than those of the training, None for none.
 
@@ -276,9 +283,7 @@ def note_on_unit(sequences: Sequence[EventSequence], config: EventsConfig, origi
         config: configuration of the model, with the mean logarithm of the times between training events.
         origin: source of the sequences, for the note.
     """
-    between = np.concatenate([np.diff(sequence.times) for sequence in sequences]) / config.unit
-    positive = np.maximum(between, config.resolution)
-    positive = positive[positive > 0]
+    positive = _gaps(sequences, config.unit, config.resolution)
     if config.log_gap is None or not len(positive):
         return None
     difference = float(np.log(positive).mean()) - config.log_gap[0]
@@ -299,10 +304,7 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         DataError: if the sequences have no median time between events, or a feature was never observed.
     """
     data, model = settings.data, settings.model
-    between = np.concatenate([np.diff(sequence.times) / data.unit for sequence in sequences])
-    if data.resolution:
-        between = np.maximum(between, data.resolution)
-    positive = between[between > 0]
+    positive = _gaps(sequences, data.unit, data.resolution)
     if not len(positive):
         raise DataError(f"{data.train}: no sequence has two events at different times")
     logs = np.log(positive)
