@@ -47,6 +47,8 @@ VARIANTS = [
     ("bipe", {"delimiters": [4, 9]}),
     ("bipe", {"delimiters": [4, 9], "between": "alibi"}),
     ("mtan", {"content": True, "width": 6}),
+    ("grape_a", {"gates": "query"}),
+    ("grape_a", {"gates": "key"}),
     ("graphormer", {"hops": 2, "reach": 2, "degrees": 2}),
     ("mrope", {"interleaved": True, "pairs": "interleaved"}),
     ("liere", {"generator": 4}),

@@ -117,6 +117,8 @@ _OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "forgetting": {"start": st.floats(-2, 6)},
     "gaussian": {"offsets": st.sampled_from([None, [-1.0, 1.0]]), "std": st.floats(0.5, 4)},
     "graformer": {"reach": st.sampled_from([None, 3]), "subwords": st.integers(0, 2)},
+    "grape_a": {"gates": st.sampled_from(["both", "query", "key"])},
+    "grape_ap": {"width": st.sampled_from([2, 4, 8])},
     "graph_bert": {"rounds": st.integers(0, 3), "restart": st.floats(0.05, 0.9)},
     "graph_gru": {"labels": st.integers(1, 3), "shared": st.booleans()},
     "graphormer": {

@@ -23,6 +23,8 @@ HOOKS = (
     "mask",
     "value_bias",
 )
+READ_THE_INPUT = {"cable", "forgetting", "grape_ap", "graph_gru"}
+"""Encodings whose `bias` reads what `qkv` computed from the input of attention, or contents."""
 
 
 def test_the_models_of_the_paper_are_there():
@@ -37,7 +39,7 @@ def test_every_model_can_be_built_from_its_own_defaults_and_names_its_source(nam
     assert set(model.sites) <= {"self", "decoder", "cross"}
 
 
-@pytest.mark.parametrize("name", sorted(set(catalogue()) - {"forgetting", "graph_gru"}))  # gates, contents
+@pytest.mark.parametrize("name", sorted(set(catalogue()) - READ_THE_INPUT))
 def test_the_card_says_why_a_bias_of_positions_alone_needs_its_matrix(name):
     model = build(name, **SIZES)
     if not model.overrides("bias") or model.overrides("logits", "weights", "value_bias"):

@@ -8,7 +8,7 @@ from floater.testing import CHECKS, check_contract
 
 CARD = ("card", "compile", "options", "rows")
 """Checks of what a card says of the default options."""
-ORDER_ALONE = ("none", "disan", "cope", "forgetting", "stick_breaking", "path")
+ORDER_ALONE = ("none", "disan", "cope", "forgetting", "cable", "stick_breaking", "path")
 SMALL_AT_FIRST = ("seqpe",)
 """Encodings whose initial weights hardly act."""
 

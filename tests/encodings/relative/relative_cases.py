@@ -1,6 +1,7 @@
 """Places, queries and keys that the tests of relative models share, and loops over pairs."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -27,6 +28,11 @@ EVERYWHERE = pytest.mark.parametrize("positions", [*POSITIONS.values(), TIMES], 
 
 def build_encoding(name, **options):
     return randomised(name, **SIZES, **options)
+
+
+def waves(*shape):
+    """Return numbers from -1 to 1 without a visible order, for which the authors' code was run, too."""
+    return torch.arange(math.prod(shape), dtype=torch.float).add(1).square().mul(0.1).sin().view(shape)
 
 
 def queries_and_keys(positions, batch=2):

@@ -15,6 +15,7 @@ from relative_cases import (
     by_pairs,
     logits,
     queries_and_keys,
+    waves,
 )
 from torch import nn
 
@@ -108,6 +109,48 @@ def test_a_key_carries_its_gate_and_the_dot_product_does_not_see_it():
     _, k, _ = model.qkv(q, q, q, context)
     weights = model.bias(q.transpose(1, 2), k.transpose(1, 2), context).softmax(-1)
     torch.testing.assert_close(weights, torch.eye(5).expand_as(weights))
+
+
+@torch.no_grad()
+def test_the_first_release_of_cable_is_forget_gates_of_negated_weights():
+    """The bias that `CausalSelfAttention` of axiomlab/Cable, 8bc6b83, adds; its last of five queries."""
+    model = build("forgetting", dim=12, heads=3, layers=1, max_length=16)
+    model.weight[0] = -waves(3, 12)
+    model.gate_bias[0] = -waves(3)
+    q = torch.zeros(1, 3, 5, 4)
+    wanted = [
+        [-8.643903, -8.034027, -7.860533, -5.781396, 0.0],
+        [-10.984735, -9.442513, -9.005740, -2.336779, 0.0],
+        [-9.128982, -7.876055, -0.913145, -0.318648, 0.0],
+    ]
+    actual = gated(model, q, q, waves(1, 5, 12).flip(1), Positions.arange(5))[0, :, 4]
+    torch.testing.assert_close(actual, torch.tensor(wanted), rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("name", ["counting", "cached", "left padding", "cached left padding", "packed"])
+@torch.no_grad()
+def test_the_distances_and_slopes_of_cable_are_the_loop(name):
+    positions, layer = POSITIONS[name], 1
+    model = build_encoding("cable")
+    length, slots = positions.query.shape[1], positions.key.shape[1]
+    x = torch.randn(2, slots, DIM, dtype=torch.double)
+    q = torch.randn(2, slots, HEADS, WIDTH, dtype=torch.double)
+    context = AttentionContext(model.prepare(positions), layer, x)
+    query, key, v = model.qkv(q, q, q, context)
+    torch.testing.assert_close((query * key).sum(-1), (q * q).sum(-1))  # the dot product sees no more
+    assert v is q
+    assert model.scale(query.shape[-1]) == WIDTH**-0.5
+    actual = model.bias(query.transpose(1, 2)[:, :, slots - length :], key.transpose(1, 2), context)
+    valid = torch.ones(2, slots) if positions.key_valid is None else positions.key_valid.expand(2, -1)
+    (steps, slopes), (step_bias, slope_bias) = model.weight[layer], model.weight_bias[layer].view(2, HEADS)
+    for b in range(2):
+        for t in range(slots - length, slots):
+            slope = torch.log1p(torch.exp(slopes @ x[b, t] + slope_bias))
+            for s in range(slots):
+                far = torch.zeros(HEADS, dtype=torch.double)
+                for n in range(min(s, t) + 1, max(s, t) + 1):
+                    far += (steps @ x[b, n] + step_bias).clamp(min=0) * valid[b, n]
+                torch.testing.assert_close(actual[b, :, t - slots + length, s], -slope * far)
 
 
 def test_counted_positions_are_those_of_x_transformers():

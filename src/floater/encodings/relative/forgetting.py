@@ -81,6 +81,23 @@ class Forgetting(PositionModel):
         gate, valid = k[..., -1].to(torch.promote_types(k.dtype, torch.float32)), context.state
         if valid is not None:
             gate = gate.masked_fill(~valid[:, None], 0.0)
-        kept = gate.cumsum(-1)
-        query_gates = kept[..., kept.shape[-1] - q.shape[2] :]
-        return -(query_gates[..., None] - kept[..., None, :]).abs()
+        return -sums_between(gate, q.shape[2])
+
+
+def sums_between(values: Tensor, queries: int) -> Tensor:
+    """Return the absolute sum of values from query to key, that of the earlier of the two not included.
+
+    Args:
+        values: a number of each of S tokens, (..., S); all of one sign.
+        queries: number T of queries, the last tokens.
+
+    Returns:
+        (..., T, S).
+
+    Example:
+        >>> sums_between(torch.tensor([1.0, 2.0, 4.0, 8.0]), 2)
+        tensor([[ 6.,  4.,  0.,  8.],
+                [14., 12.,  8.,  0.]])
+    """
+    total = values.cumsum(-1)
+    return (total[..., total.shape[-1] - queries :, None] - total[..., None, :]).abs()
