@@ -308,6 +308,8 @@ def test_message_on_a_file(complaint, text, message):
         ("training.warmpu=3", "unknown key 'training.warmpu'; did you mean 'training.warmup'?"),
         ("trainng.lr=3", "unknown key 'trainng.lr'; did you mean 'training.lr'?"),
         ("lr=3", "unknown key 'lr'; did you mean 'training.lr'?"),
+        ("data.seed=3", "unknown key 'data.seed'; did you mean 'seed'?"),
+        ("data.warmpu=3", "unknown key 'data.warmpu'; did you mean 'training.warmup'?"),
         ("training.lr.x=3", "unknown key 'training.lr.x'; did you mean 'training.lr'?"),
         ("training.lr=fast", "'training.lr' must be float, not 'fast'"),
         ("training.warmup=1e3", "'training.warmup' must be int, not 1000.0"),

@@ -508,6 +508,9 @@ def test_code_of_a_decoder_that_counts_after_its_padding_generates_from_zero(tmp
         assert torch.equal(actual.sequences, expected.sequences)
         torch.testing.assert_close(actual.logits, expected.logits, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(copied(**inputs).logits, model(**inputs).logits, atol=1e-5, rtol=1e-5)
+        static = {"cache_implementation": "static", "disable_compile": True}
+        for each in (model, copied):
+            assert torch.equal(each.generate(**inputs, **options, **static), expected.sequences)
 
 
 def test_trained_biases_that_no_class_of_transformers_has_are_refused(tmp_path: Path) -> None:

@@ -65,9 +65,12 @@ def token_positions(
     if isinstance(ids, Tensor) and ids.ndim == 3 and len(ids) in (3, 4):
         ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
     if ids is not None:
+        pairs = mask if isinstance(mask, Tensor) and mask.ndim == 4 and cache is not None else None
         mask = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
-        if padding is not None and _counted(ids, mask, cached, shape):
-            padding, first = None, 0
+        # with a static cache, the last token sees all but padding
+        seen = mask if pairs is None else visible_keys(pairs)[:, -1, : cached + shape[1]]
+        if padding is not None and _counted(ids, seen, cached, shape):
+            padding, first, mask = None, 0, seen
         if mask is not None:
             mask = mask[:, -shape[1] :]
         elif padding is not None:

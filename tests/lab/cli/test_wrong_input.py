@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from floater.lab.cli import main
+from floater.lab.training import other_arguments
 
 
 def test_bad_data_is_named(fails: Callable[..., str], work: Path) -> None:
@@ -50,7 +51,7 @@ def test_bad_settings_are_named(fails: Callable[..., str]) -> None:
     assert said("training.learning_rate=.inf").endswith("is inf; it must be a finite number, positive")
     assert said("model.position_options.delta=a").endswith("delta is 'a'; it must be a finite number")
     assert said("training.eval_strategy=no").endswith("write false, or 'no' in quotes")
-    assert "is not a multiple of num_attention_heads 3" in said("model.changes.num_attention_heads=3")
+    assert "is not a multiple of changes.num_attention_heads 3" in said("model.changes.num_attention_heads=3")
     assert said("nonsense") == "override 'nonsense': expected key=value"
     assert fails("train", "none.yaml") == (
         "none.yaml: there is no such file; floater configs lists those to begin with"
@@ -66,6 +67,36 @@ def test_bad_settings_are_named(fails: Callable[..., str]) -> None:
     assert fails("study", "mine.yaml").endswith("type: floater train mine.yaml, not floater study")
     assert len(fails("train", "corpus/train.en")) < 400
     assert fails("plot", "mine.yaml", "vectors").startswith("mine.yaml is a file; give the directory")
+
+
+def test_an_argument_that_this_machine_cannot_serve_is_refused_before_anything_is_written(
+    work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was written would refuse the corrected settings as those of another run."""
+    monkeypatch.setattr(other_arguments, "is_liger_kernel_available", lambda: False)
+    assert main(["train", "mine.yaml", "run=new", "training.use_liger_kernel=true"]) == 2
+    assert "floater: training.use_liger_kernel is True, which needs liger-kernel" in capsys.readouterr().err
+    assert not (work / "new").exists()
+
+
+def test_a_link_that_leads_nowhere_is_named(fails: Callable[..., str], tmp_path: Path) -> None:
+    gone, around = tmp_path / "gone", tmp_path / "around"
+    gone.symlink_to("no-such-directory")
+    around.symlink_to("around")
+    for run, link in ((gone, gone), (gone / "run", gone), (around, around)):
+        assert fails("train", "mine.yaml", f"run={run}") == f"{link}: a link that leads nowhere"
+
+
+def test_a_file_whose_name_begins_with_a_dash_is_no_option(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (work / "-mine.yaml").write_text((work / "mine.yaml").read_text())
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "-mine.yaml", "run=new"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "floater: floater train takes no '-mine.yaml'; the file of this name is ./-mine.yaml\n"
+    )
 
 
 @pytest.mark.parametrize("bins", ["3,2", "0,4", "a", "2,,3", ""])

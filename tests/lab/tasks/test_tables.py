@@ -191,6 +191,34 @@ def test_a_missing_mapping_hides_no_column(tmp_path: Path, kind: str) -> None:
     assert table.texts("source") == ["", "yes"]
 
 
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "saved"])
+def test_a_column_may_be_within_mappings_of_mappings(tmp_path: Path, kind: str) -> None:
+    import datasets
+
+    rows: list[dict[str, Any]] = [
+        {"a": {"b.c": "dotted", "b": {"text": "x", "label": 1}}},
+        {"a": None},
+        {"a": {"b.c": "dotted", "b": {"text": "y", "label": 1}}},
+    ]
+    text = datasets.Value("string")
+    named = {"b.c": text, "b": {"text": text, "label": datasets.ClassLabel(names=["no", "yes"])}}
+    data = datasets.Dataset.from_list(rows, features=datasets.Features(a=named))
+    source = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        data.to_parquet(source)
+    elif kind == "saved":
+        data.save_to_disk(source)
+    else:
+        source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    columns = {"text": "a.b.text", "label": "a.b.label", "source": "a.b.c"}
+    values = read_table(source, ["text", "label", "source"], columns).values
+    assert values["text"] == ["x", None, "y"]
+    assert values["source"] == ["dotted", None, "dotted"]
+    assert values["label"] == ([1, None, 1] if kind == "jsonl" else ["yes", None, "yes"])
+    with pytest.raises(DataError, match=r"no column 'a.b.txt', data.columns.text; did you mean 'a.b.text'"):
+        read_table(source, ["text"], {"text": "a.b.txt"})
+
+
 def test_a_folder_of_save_to_disk_is_no_data_set_of_the_hub(tmp_path: Path, monkeypatch) -> None:
     import datasets
 
@@ -253,6 +281,7 @@ def test_a_quoted_cell_of_a_tsv_may_have_tabs_and_lines_that_are_no_rows(tmp_pat
         ("a.jsonl", b'["a"]\n', "line 1: .* is not a row"),
         ("a.jsonl", b'{"text": 5, "label": 1}\n', "line 1, column 'text': 5 is not a text"),
         ("a.jsonl", b'{"text": "a", "label": [1]}\n', r"line 1, column 'label': \[1\] is not a label"),
+        ("a.jsonl", b'{"text": "a", "label": 3.5}\n', "3.5 is not a label; .* a text or a whole number"),
         ("a.jsonl", b'{"text": "\\ud800", "label": 1}\n', r"line 1: \\ud800 is half of a character"),
         ("a.json", b"5", "no list of rows"),
         ("a.json", b'[{"text": "a", "label": null}]', "row 1, column 'label': there is no label"),

@@ -66,14 +66,21 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert names(run) == ["checkpoint-12", "checkpoint-8", "damaged-checkpoint-8"]
 
 
-def test_without_a_whole_checkpoint_it_says_so_each_time(run: Path) -> None:
-    for step in (4, 8):
-        (run / f"checkpoint-{step}" / "optimizer.pt").unlink()
+def test_without_a_whole_checkpoint_it_says_so_each_time_and_changes_nothing(run: Path) -> None:
+    (run / "checkpoint-4").rename(run / "damaged-checkpoint-4")
+    (run / "checkpoint-8" / "optimizer.pt").unlink()
+    refusal = (
+        r"no checkpoint of \S+ is whole: \S+/checkpoint-8: optimizer.pt is missing; remove "
+        "damaged-checkpoint-4, checkpoint-8 there to train from the start"
+    )
+    before = sorted(run.rglob("*"))
     for _ in range(2):
-        with pytest.raises(
-            DataError, match=r"no checkpoint of \S+ is whole: .*optimizer.pt is missing; remove \S+/d"
-        ):
+        with pytest.raises(DataError, match=refusal):
             TASK.train(settings(run))
+        assert sorted(run.rglob("*")) == before
+    shutil.rmtree(run / "checkpoint-8")
+    with pytest.raises(DataError, match=r"no checkpoint of .*; remove damaged-checkpoint-4 there to"):
+        TASK.train(settings(run))
 
 
 def test_a_final_model_is_no_mean_with_a_damaged_checkpoint(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +16,8 @@ import pytest
 
 from floater.lab import cli
 from floater.lab.interruption import Interrupted, StopRequest, deferred, raising
-from helpers import At, equal_runs, train_with
+from floater.lab.training.files import UNFINISHED
+from helpers import At, equal_runs, kill, train_with
 
 from .small_run import TASK, AtEvaluation, names, settings
 
@@ -56,6 +59,25 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[dict[str, Any]]
         return runs[name]
 
     return train
+
+
+def validations(run: Path) -> list[tuple[int, float]]:
+    log = json.loads((run / "log.json").read_text())
+    return [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry]
+
+
+def test_a_checkpoint_at_an_epochs_end_knows_the_validation_there(tmp_path: Path) -> None:
+    """A run that resumed from it had no such validation in its log, and perhaps another best one."""
+    by_epoch = {"eval_strategy": "epoch", "save_steps": 3, "early_stopping_patience": 9}
+    whole, killed = (settings(tmp_path / name, **by_epoch) for name in ("whole", "killed"))
+    expected = validations(TASK.train(whole))
+    assert [step for step, _ in expected] == [6, 12]
+    kill(TASK, killed, 7)
+    assert validations(TASK.train(killed)) == expected
+    shutil.rmtree(tmp_path / "killed" / "model")  # killed after the last step
+    assert validations(TASK.train(killed)) == expected
+    assert equal_runs(tmp_path / "killed", tmp_path / "whole")
+    assert not (tmp_path / "killed" / UNFINISHED).exists()
 
 
 @pytest.mark.parametrize("name", CASES)

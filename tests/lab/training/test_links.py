@@ -14,7 +14,7 @@ from floater.lab.cli import main
 from floater.lab.study.trial import MEASURED, _write
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.training.checkpoints import checkpoints, remove, set_aside_damaged
-from floater.lab.training.files import UNFINISHED, discard, save_whole, write_json, write_whole
+from floater.lab.training.files import UNFINISHED, discard, save_whole, seal, write_json, write_whole
 from floater.lab.training.lengthen import lengthen
 from helpers import equal_runs, kill
 
@@ -88,6 +88,8 @@ def test_a_checkpoint_that_is_a_link_is_removed_alone(mine: Path, tmp_path: Path
     assert not checkpoints(run)
     (run / "checkpoint-8").symlink_to(mine)
     (run / "damaged-checkpoint-8").symlink_to(mine)
+    shutil.copytree(mine, run / "checkpoint-4")
+    seal(run / "checkpoint-4")
     assert len(set_aside_damaged(run)) == 1
     assert contents(mine) == before
 

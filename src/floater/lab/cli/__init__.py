@@ -79,8 +79,10 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise
         return _fail(message)
     except OSError as error:
-        named = error.filename is not None
-        return _fail(f"{error.filename}: {error.strerror}" if named else reason(error))
+        if (name := error.filename) is None:
+            return _fail(reason(error))
+        is_dangling = os.path.islink(name) and not os.path.exists(name)  # of which systems say "File exists"
+        return _fail(f"{name}: {'a link that leads nowhere' if is_dangling else error.strerror}")
     except (ValueError, RuntimeError) as error:
         if (refused := _code(error)) is None:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -121,6 +122,8 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _setting(word: str) -> str:
-    """Return a hint if an unknown option looks like a setting."""
+    """Return a hint if an unknown option is the name of a file, or looks like a setting."""
+    if os.path.exists(word):
+        return f"the file of this name is ./{word}"
     name, _, value = word.lstrip("-").partition("=")
     return f"settings have no dashes: {name}={value or 'VALUE'}" if re.search(r"[.=]", word) else ""

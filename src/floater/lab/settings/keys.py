@@ -12,6 +12,9 @@ from docstring_parser import google
 
 from floater.annotations import members_of
 
+_CLOSE = 0.8
+"""Least similarity of a name to that of a key of another section, 1 being the same name."""
+
 
 class Key(NamedTuple):
     """A key of settings.
@@ -77,10 +80,12 @@ def unknown(keys: Mapping[str, Key], name: str) -> str:
         name: The dotted name that is no key.
     """
     section, _, last = name.rpartition(".")
-    level = {key.rpartition(".")[2]: key for key in keys if key.rpartition(".")[0] == section}
+    parts = [(*key.rpartition(".")[::2], key) for key in keys]
+    level = {part: key for outer, part, key in parts if outer == section}
     beside = {part: f"{section}.{part}".strip(".") for key in level.values() for part in keys[key].beside}
+    elsewhere = {part: key for _, part, key in reversed(parts)}
     near = [(beside | level)[part] for part in difflib.get_close_matches(last, beside | level, 1)]
-    near += [key for key in keys if key.endswith(f".{last}")]
     near += [] if level else difflib.get_close_matches(name, keys, 1)
+    near += [elsewhere[part] for part in difflib.get_close_matches(last, elsewhere, 1, cutoff=_CLOSE)]
     valid = ", ".join(f"'{key}'" for key in level.values() or keys)
     return f"unknown key '{name}'; " + (f"did you mean '{near[0]}'?" if near else f"the keys are {valid}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -92,6 +94,25 @@ class Changes:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+_SETTINGS = {
+    **{change.name: f"changes.{change.name}" for change in fields(Changes)},
+    "dim": "changes.hidden_size",
+    "head_dim": "changes.hidden_size / changes.num_attention_heads",
+    "training_length": "max_length",
+}
+"""Settings by the names that configurations and position models have for them."""
+_NAMED = re.compile(rf"(?<![\w.'])(?:{'|'.join(_SETTINGS)})(?= (?:is|are|has|\d))")
+
+
+@contextmanager
+def _naming_settings() -> Iterator[None]:
+    """Name the settings in the message of an error on a configuration, in place of its fields."""
+    try:
+        yield
+    except ValueError as error:
+        raise type(error)(_NAMED.sub(lambda name: _SETTINGS[name[0]], str(error))) from error
+
+
 def resolve_position(model: Any, name: str) -> None:
     """Replace a list or a mapping in a field of the settings by the name and the options of its encoding.
 
@@ -149,10 +170,11 @@ class Model:
         if not self.output_embeddings:
             check_read(self.changes, ["tie_word_embeddings"], "a model that predicts tokens", "changes.")
         resolve_position(self, "position")
-        self.position_model()
-        if self.encoder_decoder:
-            self.position_model("decoder")
-            self.position_model("cross")
+        with _naming_settings():
+            self.position_model()
+            if self.encoder_decoder:
+                self.position_model("decoder")
+                self.position_model("cross")
 
     def position_model(self, site: Site = "self") -> PositionModel:
         """Build a new position model of a stack of blocks (see `StackSpec.site`).

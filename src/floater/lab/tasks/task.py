@@ -27,7 +27,7 @@ from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.stored import Store, store_of, unstored
 from floater.lab.text.bpe import TOKENIZER_FILE
 from floater.lab.training import flush_denormals
-from floater.lab.training.arguments import batches, warmup_steps
+from floater.lab.training.arguments import arguments, batches, warmup_steps
 from floater.lab.training.files import MANIFEST, damage, write_json
 from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
 from floater.lab.training.lock import locked
@@ -153,6 +153,9 @@ class Task(TaskDefinition):
             with main_process_first():
                 prepared = self.prepare(settings, run, splits, store)
                 self.check_schedule(prepared)
+            with variables_of_accelerate():  # refuse arguments before the run is written
+                arguments(settings.training, run, prepared.model, None, self.greater)
+            with main_process_first():
                 if state.is_main_process:
                     logger.info(check_room(run, needs_of(prepared.model, settings.training)))
                 supersede = None
@@ -161,9 +164,9 @@ class Task(TaskDefinition):
                 elif state.is_main_process:
                     write = partial(write_json, run / DATA, data.record())
                     supersede = partial(supersede_run, run, settings, prepared.processor, write)
-            for test, arguments in tests.items():
+            for test, options in tests.items():
                 try:
-                    self.check_test(settings, **arguments)
+                    self.check_test(settings, **options)
                 except (DataError, PositionError) as error:
                     raise type(error)(f"test {test}: {error}") from error
             before = self.before(prepared)

@@ -3,8 +3,10 @@
 import os
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
+from floater.errors import DataError
 from floater.lab.training.files import UNFINISHED, damage, discard, seal, sync
 
 DAMAGED = "damaged-"
@@ -92,11 +94,12 @@ def publish(written: Path, checkpoint: Path) -> None:
     seal(written)
     remove([checkpoint] if checkpoint.exists() else [])
     os.replace(written, checkpoint)
+    _remove_empty(written.parent)
     sync(checkpoint.parent)
 
 
 def set_aside_damaged(run: Path | str) -> dict[Path, str]:
-    """Rename the damaged checkpoints of a run, so that none of them is used.
+    """Rename the damaged checkpoints of a run, so that none of them is used, if another one is whole.
 
     Args:
         run: directory of the run; it need not exist.
@@ -105,12 +108,22 @@ def set_aside_damaged(run: Path | str) -> dict[Path, str]:
         A description of the damage of each checkpoint, by its former path. The new names begin with
         "damaged-".
 
+    Raises:
+        DataError: if there are checkpoints, but all of them are damaged; none is renamed then.
+
     Example:
         >>> set_aside_damaged("no-such-run")
         {}
     """
     paths = (*checkpoints(run), *interrupted_checkpoints(run))
     damaged = {path: reason for path in paths if (reason := damage(path)) is not None}
+    unusable = sorted([*damaged, *damaged_checkpoints(run)], key=step_of)
+    if unusable and len(damaged) == len(paths):
+        last = unusable[-1]
+        raise DataError(
+            f"no checkpoint of {run} is whole: {last}: {damaged.get(last) or damage(last) or 'damaged'}; "
+            f"remove {', '.join(path.name for path in unusable)} there to train from the start"
+        )
     for path in damaged:
         aside = path.with_name(DAMAGED + path.name)
         discard(aside)
@@ -142,6 +155,12 @@ def remove(paths: Iterable[Path]) -> None:
         discard(hidden)
         os.replace(path, hidden)
         discard(hidden)
+        _remove_empty(hidden.parent)
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it is not empty
+        folder.rmdir()
 
 
 def clear_staging(run: Path | str) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
-from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
 from floater.errors import DataError, first_line
@@ -25,9 +25,7 @@ from floater.lab.training.arguments import arguments, batches, schedule
 from floater.lab.training.averaging import average
 from floater.lab.training.batches import StreamSampler
 from floater.lab.training.checkpoints import (
-    DAMAGED,
     checkpoints,
-    damaged_checkpoints,
     interrupted_checkpoints,
     last_checkpoint,
     remove,
@@ -36,12 +34,13 @@ from floater.lab.training.checkpoints import (
 )
 from floater.lab.training.divergence import DivergenceError, DivergenceMonitor, diverged, is_finite
 from floater.lab.training.early_stopping import stops
-from floater.lab.training.files import damage, discard, save_whole, write_json
+from floater.lab.training.files import discard, save_whole, write_json
 from floater.lab.training.final_model import final_checkpoints
 from floater.lab.training.flow import FlowSchedule
 from floater.lab.training.model import load_weights
 from floater.lab.training.optimizer import adam, flow_parameters
 from floater.lab.training.peak_memory import peak_memory
+from floater.lab.training.processes import main_process_first
 from floater.lab.training.resuming import check_trainer_state, check_weights, processes_of
 from floater.lab.training.run import BEST, LOG, LONGEST, MODEL, RESULT
 from floater.lab.training.schedule import learning_rates
@@ -50,6 +49,40 @@ from floater.lab.training.tensorboard import TolerantTensorBoard
 from floater.lab.training.trainer import FloaterTrainer
 
 logger = logging.getLogger(__name__)
+
+
+class SaveAfterValidation(TrainerCallback):
+    """Save a checkpoint that is due at an epoch's end after the validation there, as by epochs.
+
+    The Trainer saves it before, and a run that resumes from it would not have the score.
+
+    Example:
+        >>> args = TrainingArguments("run", eval_strategy="epoch", save_steps=3)
+        >>> callback, control = SaveAfterValidation(), TrainerControl(should_save=True)
+        >>> callback.on_step_end(args, TrainerState(epoch=2.0), control)
+        >>> control.should_save
+        False
+        >>> callback.on_epoch_end(args, TrainerState(epoch=2.0), control)
+        >>> control.should_save
+        True
+    """
+
+    def __init__(self) -> None:
+        self._is_due = False
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Postpone a checkpoint if this step ends an epoch or the training."""
+        ends = control.should_training_stop or float(state.epoch or 0.0).is_integer()
+        if control.should_save and ends and args.eval_strategy == "epoch":
+            control.should_save, self._is_due = False, True
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save the postponed checkpoint after the validation that follows."""
+        control.should_save, self._is_due = control.should_save or self._is_due, False
 
 
 class RunTrainer(FloaterTrainer):
@@ -94,7 +127,7 @@ class RunTrainer(FloaterTrainer):
         best = metric if training.keep_best or not training.average_last else None
         args = arguments(training, run, model, best, greater)
         self.sampler = sampler or batches(training, lengths, args.world_size, args.process_index)
-        callbacks = [*callbacks]
+        callbacks = [SaveAfterValidation(), *callbacks]
         if args.process_index == 0:
             callbacks += TolerantTensorBoard.of(run)
         if any(model.get_parameter(name).requires_grad for name in flow_parameters(model)):
@@ -288,14 +321,8 @@ class RunTrainer(FloaterTrainer):
             Interrupted: if the process received a signal to stop.
         """
         self._set_aside_damaged(run)
-        checkpoint, damaged = last_checkpoint(run), damaged_checkpoints(run)
-        if checkpoint is None and damaged:
-            raise DataError(
-                f"no checkpoint of {run} is whole: {damaged[-1]}: {damage(damaged[-1]) or 'damaged'}; remove "
-                f"{run}/{DAMAGED}* to train from the start"
-            )
         with deferred() as self._stop:
-            if checkpoint is None:
+            if (checkpoint := last_checkpoint(run)) is None:
                 self.train()
             else:
                 self._resume(checkpoint)
@@ -303,10 +330,10 @@ class RunTrainer(FloaterTrainer):
             raise self._interrupted(number, last_checkpoint(run))
 
     def _set_aside_damaged(self, run: Path) -> None:
-        if self.args.process_index == 0:
-            for path, why in set_aside_damaged(run).items():
-                logger.warning("%s is damaged and not used: %s", path, why)
-        self.accelerator.wait_for_everyone()
+        with main_process_first():
+            if self.args.process_index == 0:
+                for path, why in set_aside_damaged(run).items():
+                    logger.warning("%s is damaged and not used: %s", path, why)
 
     def _resume(self, checkpoint: Path) -> None:
         logger.info("resuming from %s", checkpoint)

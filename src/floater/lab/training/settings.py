@@ -252,13 +252,6 @@ class TrainingSettings:
                 "early_stopping_patience, stop_score and average_last=0 need validation; eval_strategy is "
                 "'no'"
             )
-        stops = "early_stopping_patience" if self.early_stopping_patience else "stop_score"
-        if self.stops_early and self.evaluates == "epoch" and self.saves != "epoch":
-            raise ValueError(
-                f"{stops} with eval_strategy 'epoch' and save_steps {self.saves}: a "
-                "checkpoint at an epoch's end would not know the validation there; save by epoch, or "
-                "validate by steps"
-            )
         if self.keep_best and not self.average_last:
             raise ValueError(
                 "keep_best is for a mean of checkpoints; with average_last=0 the model is the best"

@@ -18,30 +18,28 @@ class TolerantTensorBoard(TensorBoardCallback):
     """Write curves as `TensorBoardCallback` does, and warn once if they cannot be written any more.
 
     Args:
-        writer: a `SummaryWriter`.
+        run: directory of the run; the curves are written to its subdirectory ``tensorboard``, which is made
+            as the training begins.
     """
 
-    def __init__(self, writer: Any) -> None:
-        super().__init__(writer)  # type: ignore[no-untyped-call]
+    def __init__(self, run: Path) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.logging_dir = str(run / FOLDER)
         self._writes = True
         _silence_writer_threads()
 
     @classmethod
     def of(cls, run: Path) -> list[TolerantTensorBoard]:
-        """Return a list of the run's callback; it is empty if TensorBoard is not installed or cannot write.
+        """Return a list of the run's callback; it is empty if TensorBoard is not installed.
 
         Args:
-            run: directory of the run; the curves are written to its subdirectory ``tensorboard``.
+            run: directory of the run.
         """
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            import torch.utils.tensorboard  # noqa: F401
         except ImportError:
             return []
-        try:
-            return [cls(SummaryWriter(str(run / FOLDER)))]
-        except OSError as error:
-            _warn(error)
-            return []
+        return [cls(run)]
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         """Write the arguments and the configuration."""
@@ -64,11 +62,8 @@ class TolerantTensorBoard(TensorBoardCallback):
             event(*args, **kwargs)
         except OSError as error:
             self._writes = False
-            _warn(error)
-
-
-def _warn(error: OSError) -> None:
-    logger.warning("the training continues without TensorBoard logs: %s", error.strerror or error)
+            why = error.strerror or error
+            logger.warning("the training continues without TensorBoard logs: %s", why)
 
 
 def _silence_writer_threads() -> None:

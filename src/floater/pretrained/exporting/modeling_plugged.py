@@ -157,10 +157,14 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     if cache is None and isinstance(arguments.get("cache"), Cache):  # its name since Transformers 5.24
         cache = arguments["cache"]
     length, cached = words.shape[1], 0 if cache is None else cache.get_seq_length()
+    ids = arguments.get("position_ids")
+    counts = ids is not None and padding is not None and cache is not None
+    if counts and isinstance(mask, Tensor) and mask.ndim == 4:  # of a static cache
+        seen = mask[:, 0, -1, : cached + length]  # the last token sees all but padding
+        mask = seen if seen.dtype == torch.bool else seen >= 0
     every = torch.ones(1, cached + length, device=words.device) if mask is None else mask
     covers = isinstance(every, Tensor) and every.shape[1:] == (cached + length,)
     counted = (every.long().cumsum(1) - 1).clamp(min=0)[:, -length:] if covers else None
-    ids = arguments.get("position_ids")
     if ids is not None and ids.ndim == 3:
         ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
     if ids is not None:

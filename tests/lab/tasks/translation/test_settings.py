@@ -61,9 +61,18 @@ def base(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("model.changes.num_attention_heads=3", "128 is not a multiple of num_attention_heads 3"),
+        (
+            "model.changes.num_attention_heads=3",
+            "model: changes.hidden_size 128 is not a multiple of changes.num_attention_heads 3",
+        ),
         ("model.changes.num_attention_heads=0", "num_attention_heads is 0; it must be positive"),
-        ("model.changes={hidden_size: 33, num_attention_heads: 1}", "dim is 33"),
+        ("model.changes={hidden_size: 33, num_attention_heads: 1}", "model: changes.hidden_size is 33"),
+        (
+            "model={position: rotary, changes: {hidden_size: 12}}",
+            "model: changes.hidden_size / changes.num_attention_heads is 3; rotary positions need an even",
+        ),
+        ("model.max_length=0", "model: max_length is 0; it must be at least 1"),
+        ("model.changes={attention: linear, attention_dropout: 0.5}", "changes.attention_dropout is 0.5"),
         ("model.changes.hiden_size=32", "did you mean 'model.changes.hidden_size'?"),
         ("model.changes.hidden_size=wide", "'model.changes.hidden_size' must be int | null, not 'wide'"),
         ("model.changes.dropout=1.5", "dropout is 1.5"),
@@ -137,12 +146,6 @@ def test_checkpoints_must_fall_on_updates_of_the_flow(
         SettingsError, match=f"training.save_steps is {save}; with flow.update_every {update}"
     ):
         load(TranslationSettings, base, overrides)
-
-
-def test_patience_needs_the_validation_in_the_checkpoint(base: Path) -> None:
-    patient = "training={early_stopping_patience: 2, eval_strategy: epoch, save_steps: 7}"
-    with pytest.raises(SettingsError, match="would not know the validation there"):
-        load(TranslationSettings, base, [patient])
 
 
 def test_a_model_without_a_flow_saves_whenever(base: Path) -> None:

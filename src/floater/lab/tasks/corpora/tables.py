@@ -17,7 +17,7 @@ import itertools
 import logging
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from floater.lab.tasks.corpora.rows import (
     shown_value,
     suffix,
 )
-from floater.lab.tasks.corpora.text import PACKED
+from floater.lab.tasks.corpora.text import PACKED, load_split
 from floater.lab.training.named_files import file_of
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ _SAVED = ("dataset_dict.json", "state.json")
 """Files of a folder that `save_to_disk` wrote."""
 _FIRST = 1000
 """Number of rows in which the names of a mapping are looked for."""
+_LEVELS = 16
+"""Number of levels of mappings whose names are columns."""
 _NAME = re.compile(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:/([\w.-]+))?(?::([^:/]+))?")
 
 
@@ -114,7 +116,8 @@ class Table:
         for row, (cell, name) in enumerate(zip(self.values[role], names, strict=True)):
             if not name:
                 why = f"{shown_value(cell)} is not a label" if name is None else "there is no label"
-                raise DataError(f"{self.where(row, role)}: {why}")
+                hint = "; the name of a class is a text or a whole number" * isinstance(cell, float)
+                raise DataError(f"{self.where(row, role)}: {why}{hint}")
         return [name or "" for name in names]
 
 
@@ -177,7 +180,7 @@ def read_table(
         source: path or name of the table; of a folder or a name without a split, "test" is read.
         roles: roles of the columns, such as "text" and "label"; see `ROLES`.
         columns: names of the columns by role; those that are not named are guessed. "a.b" is the value "b" of
-            a column "a" of mappings.
+            a column "a" of mappings, and "a.b.c" the value "c" of that.
         optional: roles without which the table can be read.
         names: further names by which the column of a role is guessed.
 
@@ -304,25 +307,47 @@ def _table_from_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
     return Table(choice.name, columns, values, numbers if numbers[0] > 0 else ())
 
 
-def _header(rows: Sequence[Row]) -> list[str]:
+def _header(rows: Sequence[Row], levels: int = _LEVELS) -> list[str]:
     """Return the columns of the first row, and after them "a.b" for each name in the first mapping of one."""
-    mappings = {
-        name: next((cell for row in rows if isinstance(cell := row.get(name), Mapping)), {})
-        for name in rows[0]
-    }
-    return [*rows[0], *(f"{name}.{key}" for name, mapping in mappings.items() for key in mapping)]
+    inner: list[str] = []
+    for name in rows[0] if levels > 1 else ():
+        mappings = [cell for row in rows if isinstance(cell := row.get(name), Mapping)]
+        inner += [f"{name}.{key}" for key in (_header(mappings, levels - 1) if mappings else ())]
+    return [*rows[0], *inner]
 
 
 def _cell(row: Row, column: str, where: str) -> Any:
-    if column in row:
-        return row[column]
-    outer, _, inner = column.partition(".")
-    cells = row.get(outer)
-    if isinstance(cells, Mapping) and inner in cells:
-        return cells[inner]
-    if inner and outer in row and cells is None:
-        return None
-    raise DataError(f"{where}: no '{column}'; it has {', '.join(map(repr, row)) or 'nothing'}"[:300])
+    try:
+        return _value(row, column)
+    except KeyError:
+        there = ", ".join(map(repr, row)) or "nothing"
+        raise DataError(f"{where}: no '{column}'; it has {there}"[:300]) from None
+
+
+def _value(row: Any, column: str) -> Any:
+    """Return the value of a column, where "a.b" is the value "b" of a mapping "a"; None in a missing mapping.
+
+    Raises:
+        KeyError: if there is none.
+    """
+    outer = _outer(column, row if isinstance(row, Mapping) else ())
+    if outer == column or row[outer] is None:
+        return row[outer]
+    return _value(row[outer], column[len(outer) + 1 :])
+
+
+def _outer(column: str, names: Collection[str]) -> str:
+    """Return the name that a column "a.b.c" is in or is: "a.b.c" itself, "a" or "a.b".
+
+    Raises:
+        KeyError: if there is none.
+    """
+    if column in names:
+        return column
+    for dot in re.finditer(r"\.", column):
+        if (outer := column[: dot.start()]) in names:
+            return outer
+    raise KeyError(column)
 
 
 def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
@@ -334,15 +359,11 @@ def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
     columns = _columns(name, data.data.schema, choice)
     values: dict[str, list[Any]] = {}
     for role, column in columns.items():
-        if column in data.column_names:
-            values[role] = list(data[column])
-            feature = data.features[column]
-            feature = getattr(feature, "feature", feature)
-            if isinstance(feature, ClassLabel):
-                values[role] = [_named(cell, feature.names) for cell in values[role]]
-        else:
-            outer, _, inner = column.partition(".")
-            values[role] = [(cell or {}).get(inner) for cell in data[outer]]
+        outer, feature = _outer(column, data.column_names), _value(data.features, column)
+        values[role] = [_value({outer: cell}, column) for cell in data[outer]]
+        feature = getattr(feature, "feature", feature)
+        if isinstance(feature, ClassLabel):
+            values[role] = [_named(cell, feature.names) for cell in values[role]]
     return Table(name, columns, values)
 
 
@@ -350,11 +371,10 @@ def _columns(name: str, schema: Any, choice: _Choice) -> dict[str, str]:
     """Return the columns of a choice in the schema of Arrow."""
     import pyarrow as pa
 
-    row = {
-        field.name: {part.name: None for part in field.type} if pa.types.is_struct(field.type) else None
-        for field in schema
-    }
-    return choice.of(_header([row]), name)
+    def row(fields: Any) -> Row:
+        return {each.name: row(each.type) if pa.types.is_struct(each.type) else None for each in fields}
+
+    return choice.of(_header([row(schema)]), name)
 
 
 def _named(cell: Any, names: Sequence[str]) -> Any:
@@ -402,11 +422,9 @@ def _load(name: str, choice: _Choice) -> tuple[Any, list[str]]:
         columnar = _COLUMNAR if builder.info.features is None else ()  # a card may name the labels
         if folder is not None and suffixes <= {*_TEXTS, *columnar}:
             return None, list(files[_split(name, files, wanted)])
-        if isinstance(builder, Csv):
-            options["keep_default_na"] = False  # "NA" is a text
         chosen = _split(name, builder.info.splits or files, wanted)
-        options["keep_in_memory"] = "cache_dir" in options
-        return datasets.load_dataset(where, hub[2] if hub else None, split=chosen, **options), []
+        missing = {"keep_default_na": False} if isinstance(builder, Csv) else {}  # "NA" is a text
+        return load_split(where, hub[2] if hub else None, chosen, **missing), []
 
 
 def _is_saved(folder: Path) -> bool:
@@ -424,9 +442,8 @@ def _columnar(name: str, choice: _Choice) -> Any:
     with pa.memory_map(name) if unpack is open and not parquet else unpack(name, "rb") as file:
         if parquet:
             table = pa.parquet.ParquetFile(file)
-            chosen = {*_columns(name, table.schema_arrow, choice).values()}
-            chosen |= {column.partition(".")[0] for column in chosen - {*table.schema_arrow.names}}
-            return table.read(columns=[*chosen])
+            columns = _columns(name, table.schema_arrow, choice).values()
+            return table.read(columns=[*{_outer(column, table.schema_arrow.names) for column in columns}])
         try:
             return pa.ipc.open_stream(file).read_all()
         except pa.ArrowInvalid:  # the format of files, which can be read at random

@@ -271,7 +271,7 @@ def read_pairs(source: Path, target: Path, *, skip_empty: bool = True) -> Pairs:
     return Pairs([s for s, _ in kept], [t for _, t in kept], skipped=len(pairs) - len(kept))
 
 
-def load_split(name: str, config: str | None, split: str) -> Any:
+def load_split(name: str, config: str | None, split: str, **options: Any) -> Any:
     """Load a split of a data set of Hugging Face; the files of a local folder are read anew.
 
     The cache of `datasets` tells files of a folder by their times alone.
@@ -279,9 +279,10 @@ def load_split(name: str, config: str | None, split: str) -> Any:
     import datasets
 
     if not os.path.isdir(name):
-        return datasets.load_dataset(name, config, split=split)
+        return datasets.load_dataset(name, config, split=split, **options)
     with tempfile.TemporaryDirectory() as fresh:
-        return datasets.load_dataset(name, config, split=split, cache_dir=fresh, keep_in_memory=True)
+        options |= {"cache_dir": fresh, "keep_in_memory": True}
+        return datasets.load_dataset(name, config, split=split, **options)
 
 
 def hub_pairs(dataset: str, config: str | None, split: str, source: str, target: str) -> Pairs:
