@@ -326,6 +326,12 @@ POSITIONS = [
         for name in ("bert_ad", "chang", "learned", "rnn", "rnn_transformer", "spe_conv", "tupe_a", "tupe_r")
     ),
     ("rnn_transformer", {}, CACHED, "a GRU reads a whole sequence: decode without a cache"),
+    (
+        "transformer_xl",
+        {},
+        REAL.but(group=(2, 3)),
+        r"group \(reading.group\) is \(2, 3\); 'transformer_xl' groups whole distances",
+    ),
     ("pnat", {"site": "decoder"}, CACHED, "decode without a cache"),
     ("pnat", {}, Positions.packed([[2, 1]]), "one document a row"),
     *(

@@ -98,7 +98,10 @@ class TransformerXL(PositionModel):
         dim, device = self.spec.dim, positions.key.device
         if positions.query.is_floating_point() or positions.key.is_floating_point():
             if positions.group is not None:
-                raise PositionError("'transformer_xl' groups whole distances, not those of real positions")
+                raise PositionError(
+                    f"group (reading.group) is {positions.group}; 'transformer_xl' groups whole distances, "
+                    "not those of real positions"
+                )
             at = frequencies(dim, device=device)
             dtype = self.u.dtype
             return XLState(
