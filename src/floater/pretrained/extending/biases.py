@@ -15,6 +15,7 @@ from floater.encodings.relative.alibi import slopes
 from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.spec import StackSpec
+from floater.flow import MLPField
 from floater.flow.snapshot import Snapshot
 from floater.positions.tracing import refuse_trace
 from floater.pretrained.extending.errors import ExtendError
@@ -27,9 +28,9 @@ TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 _BUCKETS = "t5", "mt5", "switch_transformers"
 _BLOCKS = {"bloom": "h", "falcon": "h", "mpt": "blocks"}
 
-RIDGE, STEPS, NEAR, POINTS = 1e-6, 20, 16, 160
-"""Settings of the fit: ridge penalty of the readout, L-BFGS steps, number of near distances, which are all
-used, and number of log-spaced far distances."""
+RIDGE, STEEPEST, STEPS, NEAR, POINTS = 1e-6, 64.0, 20, 16, 160
+"""Settings of the fit: ridge penalty of the readout, Lipschitz constant above which a field is penalised,
+L-BFGS steps, number of near distances, which are all used, and number of log-spaced far distances."""
 
 Bias = Callable[[Tensor], Tensor]
 """Function from distances key - query (N,) to biases (N, heads)."""
@@ -144,7 +145,8 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
 
     def error() -> Tensor:
         search.zero_grad()
-        loss = solved()[1] / scale
+        penalty = excess(flow.flow.field)
+        loss = penalty + (solved()[1] / scale if penalty < 1 else 1)  # a trial step of L-BFGS may be wild
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
@@ -157,6 +159,16 @@ def fit(flow: FloaterRelative, trained: Bias, old: int) -> float:
         expected = trained(torch.arange(every.start, every.stop, device=device))
         missed = (_at(flow, every, device).double() - expected.double()).square()
     return float(missed.mean().sqrt())
+
+
+def excess(field: nn.Module) -> Tensor:
+    """Return how far a bound of a field's Lipschitz constant is above STEEPEST, relative and squared.
+
+    A stiff flow costs minutes and gigabytes, and biases of a few logits need none.
+    """
+    assert isinstance(field, MLPField)
+    inner, outer = (torch.linalg.matrix_norm(layer.weight) for layer in (field.inner, field.outer))
+    return F.relu(inner * outer / STEEPEST - 1).square().sum()
 
 
 class Buckets(nn.Module):
