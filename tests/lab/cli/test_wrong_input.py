@@ -72,7 +72,7 @@ def test_bad_settings_are_named(fails: Callable[..., str]) -> None:
 def test_an_argument_that_this_machine_cannot_serve_is_refused_before_anything_is_written(
     work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was written would refuse the corrected settings as those of another run."""
+    """The corrected command would otherwise be refused because of the files of the first one."""
     monkeypatch.setattr(other_arguments, "is_liger_kernel_available", lambda: False)
     assert main(["train", "mine.yaml", "run=new", "training.use_liger_kernel=true"]) == 2
     assert "floater: training.use_liger_kernel is True, which needs liger-kernel" in capsys.readouterr().err

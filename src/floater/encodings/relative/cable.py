@@ -80,8 +80,6 @@ class Cable(PositionModel):
         return q, F.pad(torch.cat([k, F.relu(step)], -1), (0, 1)), v
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor | None]) -> Tensor:
-        dtype, valid = at_least_float32(k.dtype), context.state
+        dtype = at_least_float32(k.dtype)
         slope, step = q[..., -1:].to(dtype), k[..., -2].to(dtype)
-        if valid is not None:
-            step = step.masked_fill(~valid[:, None], 0.0)
-        return -slope * sums_between(step, q.shape[2])
+        return -slope * sums_between(step, context.state, q.shape[2])

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
 from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -78,26 +79,26 @@ class Forgetting(PositionModel):
         return F.pad(q, (0, 1)), torch.cat([k, gate], -1), v
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Tensor | None]) -> Tensor:
-        gate, valid = k[..., -1].to(torch.promote_types(k.dtype, torch.float32)), context.state
-        if valid is not None:
-            gate = gate.masked_fill(~valid[:, None], 0.0)
-        return -sums_between(gate, q.shape[2])
+        return -sums_between(k[..., -1].to(at_least_float32(k.dtype)), context.state, q.shape[2])
 
 
-def sums_between(values: Tensor, queries: int) -> Tensor:
+def sums_between(values: Tensor, valid: Tensor | None, queries: int) -> Tensor:
     """Return the absolute sum of values from query to key, that of the earlier of the two not included.
 
     Args:
-        values: a number of each of S tokens, (..., S); all of one sign.
+        values: a number of each head and each of S tokens, (batch, heads, S); all of one sign.
+        valid: whether keys are tokens, (batch or 1, S); the values of others count as 0. None if all are.
         queries: number T of queries, the last tokens.
 
     Returns:
-        (..., T, S).
+        (batch, heads, T, S).
 
     Example:
-        >>> sums_between(torch.tensor([1.0, 2.0, 4.0, 8.0]), 2)
-        tensor([[ 6.,  4.,  0.,  8.],
-                [14., 12.,  8.,  0.]])
+        >>> sums_between(torch.tensor([[[1.0, 2.0, 4.0, 8.0]]]), None, 2)
+        tensor([[[[ 6.,  4.,  0.,  8.],
+                  [14., 12.,  8.,  0.]]]])
     """
+    if valid is not None:
+        values = values.masked_fill(~valid[:, None], 0.0)
     total = values.cumsum(-1)
     return (total[..., total.shape[-1] - queries :, None] - total[..., None, :]).abs()
