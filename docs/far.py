@@ -73,6 +73,7 @@ WORDS = {
     "lr5e4": "a quarter of the learning rate",
     "lr2e3": "the full learning rate",
     "clock": "with a clock",
+    "b0": "from b = 0",
     "free": "with a convolution in place of `rotary`",
     "unclipped": "without a clip",
 }
@@ -282,7 +283,7 @@ def words(name: str, study: str = "") -> str:
     texts = [WORDS[part] for part in parts if part not in common]
     if study == "generated_copy":
         texts = ["3,000 steps" if text == WORDS["twice"] else text for text in texts]
-    return re.sub(", (with|without) ", r" \1 ", ", ".join([f"`{encoding}`", *texts]))
+    return re.sub(", (with|without|from) ", r" \1 ", ", ".join([f"`{encoding}`", *texts]))
 
 
 def looks(name: str) -> tuple[str, str, str]:
