@@ -172,8 +172,8 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
         ({"metric": "chrf", "short_to_long": {}}, "metric needs tests"),
         ({"checkpoints": {"mine": "/no/such/model"}}, "checkpoint mine: .*no such directory"),
         (
-            {"task": "events", "bins": [5], "short_to_long": {}},
-            "'events' has no scores example by example; leave out tests and bins",
+            {"task": "causal_lm", "bins": [5], "short_to_long": {}},
+            "'causal_lm' has no scores example by example; leave out tests and bins",
         ),
         ({"figures": ["vector"]}, "figures has 'vector'"),
         ({"task": "translate", "short_to_long": {}}, "unknown task 'translate'"),
@@ -248,8 +248,8 @@ def test_each_trial_is_a_run_that_floater_train_takes(tmp_path: Path) -> None:
             r"test t: 'source' must be str | Path, not \['x'\]",
         ),
         (
-            {"task": "events", "tests": {"t": {"source": "x"}}, "short_to_long": {}},
-            "'events' has no scores example by example",
+            {"task": "causal_lm", "tests": {"t": {"source": "x"}}, "short_to_long": {}},
+            "'causal_lm' has no scores example by example",
         ),
     ],
 )

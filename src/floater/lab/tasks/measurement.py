@@ -143,6 +143,27 @@ def positions(nats: Sequence[Array]) -> tuple[Array, Array]:
     return sums, counts
 
 
+def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
+    """Sum the values of each key, in the order of the keys.
+
+    Args:
+        keys: integer keys, (n,).
+        *values: values, (n,) each.
+
+    Returns:
+        The index of the first value of each key, (k,), and the sums of its values and their number, (k, v +
+        1).
+
+    Example:
+        >>> first, sums = summed(np.array([5, 5, 7]), np.array([1.0, 2.0, 4.0]))
+        >>> first.tolist(), sums.tolist()
+        ([0, 2], [[3.0, 2.0], [4.0, 1.0]])
+    """
+    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    sums = [np.bincount(inverse, weights=each) for each in values]
+    return first, np.stack([*sums, counts.astype(float)], axis=1)
+
+
 def accuracy(right: Array, what: str, name: str = "accuracy") -> tuple[float, str]:
     """Return the percentage of right answers, and a line of a report on it.
 
@@ -196,6 +217,11 @@ METRICS: dict[str, Metric] = {
     "tokenised_bleu": Metric("tokenised BLEU", greater=True, score=_sacrebleu_score("bleu")),
     # The first statistics are sacrebleu's numbers of tokens in the hypotheses and in the references.
     "length_ratio": Metric("length ratio (BLEU's tokens)", greater=None, score=_ratio, of="bleu"),
+    "nll": Metric("negative log-likelihood (nats)", greater=False, score=_ratio),
+    "nll_time": Metric("negative log-likelihood of the times (nats)", greater=False, score=_ratio),
+    "nll_type": Metric("negative log-likelihood of the types (nats)", greater=False, score=_ratio),
+    "mae": Metric("mean absolute error", greater=False, score=_ratio),
+    "rmse": Metric("root mean square error", greater=False, score=lambda sums: math.sqrt(_ratio(sums))),
     "loss": Metric("loss (nats/token)", greater=False, score=_ratio),
     "document_loss": Metric("loss (nats/document)", greater=False, score=_ratio),
     "excess": Metric("loss beyond that of the training length (nats/token)", greater=False, score=_ratio),
@@ -204,4 +230,5 @@ METRICS: dict[str, Metric] = {
     "f1": Metric("F1 (%)", greater=True, score=_percent),
     "tokens": Metric("teacher-forced token accuracy (%)", greater=True, score=_percent),
 }
-"""The statistics of losses are nats and tokens or documents, those of percentages right and all answers."""
+"""Statistics are a sum and a number: of losses, nats and tokens, documents, events or values; of errors,
+their sum and how many there are; of percentages, right answers and all answers."""

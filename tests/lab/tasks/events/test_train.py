@@ -86,6 +86,51 @@ def test_a_longer_window_lets_events_be_told_from_more_of_those_before(trained: 
     assert short.scores["nll"] > whole.scores["nll"] + 0.1  # one event alone says nothing of what has passed
 
 
+def test_sequences_are_scored_one_by_one_and_by_the_events_read_before(trained: Path, folder: Path) -> None:
+    """A sequence has the score that it has alone; ranges restart with each piece and add up to the whole."""
+    rows = clocks(6, seed=5)
+    several = write_csv(folder / "several.csv", rows, "type")
+    names = list(dict.fromkeys(name for name, _, _ in rows))
+    plain = evaluate(trained, several, window=4)
+    for index, name in enumerate(names):
+        alone = write_csv(folder / "alone.csv", [row for row in rows if row[0] == name], "type")
+        one = evaluate(trained, alone, window=4)
+        for metric, score in one.scores.items():
+            assert plain.score(metric, np.array([index])) == pytest.approx(score, abs=2e-4)
+        assert plain.lengths[index] == sum(row[0] == name for row in rows) - 1
+    binned = evaluate(trained, several, window=4, bins=(2, 4))
+    assert [record["context"] for record in binned.bins] == [[1, 1], [2, 3], [4, 4]]
+    assert sum(record["events"] for record in binned.bins) == plain.lengths.sum() == len(rows) - len(names)
+    assert {*binned.lengths.tolist()} == {1, 2, 4}
+    for record, low, high in zip(binned.bins, (1, 2, 4), (2, 4, 5), strict=True):
+        within = (binned.lengths >= low) & (binned.lengths < high)
+        for metric, score in binned.scores.items():
+            assert binned.score(metric) == pytest.approx(score, abs=1e-4)
+            assert binned.score(metric, within) == pytest.approx(record[metric], abs=1e-4)
+    model, *_ = TASK.load(trained, "cpu")
+    firsts = [
+        float(model(types[:, begin : begin + 2], times[:, begin : begin + 2]).nll[0, 1])
+        for sequence in read_sequences(several, Columns())
+        for types in [torch.tensor([[model.config.types.index(name) for name in sequence.types]])]
+        for times in [torch.from_numpy(sequence.times)[None]]
+        for begin in range(0, len(sequence) - 1, 4)
+    ]
+    assert binned.bins[0]["nll"] == pytest.approx(np.mean(firsts), rel=2e-4)
+    assert binned.bins[0]["events"] == len(firsts)
+    assert str(binned).splitlines()[0] == str(plain)
+
+
+def test_values_are_not_scored_by_the_events_before(folder: Path, tmp_path: Path) -> None:
+    data = VALUES | {"train": str(folder / "waves.csv")}
+    config = settings(tmp_path, data=data, model={"goal": "forecast"})
+    with pytest.raises(
+        DataError, match=r"bins \[4\]: only the goal 'next' is scored by the events read before"
+    ):
+        TASK.check_test(config, source=config.data.train, bins=(4,))
+    with pytest.raises(DataError, match="window is 0; it must be at least 1 event"):
+        TASK.check_test(config, source=config.data.train, window=0)
+
+
 def test_a_hazard_comes_near_the_entropy_of_the_gaps(folder: Path) -> None:
     """They are uniform over 7.5 units of time: no model tells them for less than log 7.5 nats."""
     run = train(settings(folder, "hazard", model={"head": "hazard", "components": 8}, training=LONG))
@@ -205,7 +250,7 @@ def test_what_a_person_gets_wrong_is_one_line_and_nothing_is_written(
     assert "sequence 'a': events 0 and 1 are at one time" in said("train", config, f"data.train={ties}")
     source = ["--source", str(folder / "clocks.csv")]
     assert "takes no --stride" in said("evaluate", str(trained), *source, "--stride", "3")
-    assert "--window is 0; it must be at least 1 event" in said(
+    assert "window is 0; it must be at least 1 event" in said(
         "evaluate", str(trained), *source, "--window", "0"
     )
     strange = write_csv(folder / "strange.csv", [("a", 1.0, "x"), ("a", 2.0, "y")], "type")

@@ -18,13 +18,13 @@ from torch.nn.utils import get_total_norm
 from floater.errors import DataError
 from floater.lab.tasks.corpora.events import EventSequence, read_sequences
 from floater.lab.tasks.events.examples import next_batch, pieces, values_batch
+from floater.lab.tasks.events.score import by_sequence, predictions
 from floater.lab.tasks.events.settings import Columns, Data, EventsSettings
-from floater.lab.tasks.examples import Collate, Encoded, in_batches
+from floater.lab.tasks.examples import Collate, Encoded
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.prepared import Prepared, Splits, warn_of_shared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.task import Task
-from floater.lab.training.model import inference
 from floater.lab.training.run import RunPath
 from floater.transformer.events import EventsConfig, FloaterForEvents, FloaterForSeries
 from floater.transformer.outputs import per_item
@@ -47,6 +47,7 @@ class Events(Task):
 
     Settings = EventsSettings
     metric, greater, example, unit = "nll", False, "piece", "events"
+    metrics = ("nll", "nll_time", "nll_type", "accuracy", "mae", "rmse")
     validation_loss = "nll"
     load_processor = staticmethod(EventsConfig.from_pretrained)
     shorten = ", or lower data.max_events"
@@ -62,9 +63,16 @@ class Events(Task):
         return Splits(train, valid)
 
     def question(self, settings: EventsSettings, metric: str, test: Mapping[str, Any] | None) -> Any:
-        data = settings.data
-        train = "" if data.valid else data.train
-        return replace(data, train=train, time_per_position=None), settings.model.goal
+        data, options = settings.data, test or {}
+        split = data.valid_share, data.test_share, data.split_seed
+        source: Any = data.valid or (data.train, split)
+        if test is not None:
+            source = split if options.get("part") else None
+        asked = data.columns, data.unit, data.resolution, data.mask_ratio
+        return source, asked, options.get("window") or data.max_events, settings.model.goal
+
+    def lengths(self, settings: EventsSettings) -> str:
+        return "events read before" if settings.model.goal == "next" else "predicted values of a sequence"
 
     def toy(self, settings: EventsSettings) -> list[EventSequence]:
         data, count = settings.data, 3
@@ -159,40 +167,39 @@ class Events(Task):
             )
         return text
 
-    def score(self, settings: Any, model: Any, processor: Any, examples: Encoded) -> Measurement:
+    def score(
+        self, settings: Any, model: Any, processor: Any, examples: Encoded, bins: tuple[int, ...] = ()
+    ) -> Measurement:
         """Predict the events of pieces; no random number is used, so that the training is unaffected.
+
+        Args:
+            settings: settings of the run.
+            model: the model.
+            processor: its configuration.
+            examples: encoded pieces.
+            bins: see `by_sequence`.
 
         Returns:
             Means over the predicted events or values: first `nll` (nats, with the density of times and values
             in their units). For events also its parts `nll_time` and `nll_type`, the `accuracy` of types in
             percent, and the mean absolute error `mae` of the median time to the next event; for values `rmse`
-            and `mae`.
+            and `mae`. The statistics are those of each sequence.
 
         Raises:
+            DataError: if nothing is predicted, or the bins are not valid.
             PositionError: if the position model does not support a sequence.
         """
-        sums: dict[str, float] = {}
-        count, measure = 0, _event_sums if settings.model.goal == "next" else _value_sums
-        collate = self.collate(settings, processor, model)
-        with inference(model):
-            for _, batch in in_batches(examples, collate, model.device, 4096):
-                batch.pop("labels")
-                batch_sums, batch_count = measure(model, batch)
-                count += batch_count
-                sums = {name: sums.get(name, 0.0) + value for name, value in batch_sums.items()}
-        if not count:
-            raise DataError("no value that was observed is hidden, so there is nothing to score")
-        means, what = {name: value / count for name, value in sums.items()}, "values"
-        if "accuracy" in means:
-            means, what = means | {"accuracy": 100 * means["accuracy"]}, "events"
-        else:
-            means["rmse"] **= 0.5
-        report = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
-        rounded = {name: round(value, 4) for name, value in means.items()}
-        return Measurement(scores=rounded, report=f"{report} ({count:,} {what})")
+        predicted = predictions(model, examples, self.collate(settings, processor, model))
+        what = "events" if settings.model.goal == "next" else "values"
+        return by_sequence(predicted, examples, bins, what)
 
     def evaluate(
-        self, run: RunPath, source: Any, part: str | None = None, window: int | None = None
+        self,
+        run: RunPath,
+        source: str,
+        part: str | None = None,
+        window: int | None = None,
+        bins: tuple[int, ...] = (),
     ) -> Measurement:
         """Score the final model of a run on sequences of events, in pieces.
 
@@ -202,30 +209,53 @@ class Events(Task):
             part: part of the source to score, "train", "valid" or "test", split as the run splits its own
                 data; None for all of it.
             window: maximum number of predicted events in a piece; None for that of the training.
+            bins: first numbers of events read before of the ranges in which the next event is scored, besides
+                1, as in 32 128; a piece restarts the count.
+
+        Returns:
+            The scores of `score`, over all predictions, in each range, and for each sequence.
 
         Raises:
-            DataError: if the run or the data are not valid, or the window is below 1.
+            DataError: if the run, the data or the bins are not valid, or the window is below 1.
             PositionError: if the position model does not support a sequence; the message names it.
         """
         model, config, settings = self.load(run)
-        size = settings.data.max_events if window is None else window
-        if size < 1:
-            raise DataError(f"--window is {size}; it must be at least 1 event")
+        sequences = _test_sequences(settings, source, part, window, bins)
         values, features = settings.data.columns.values, config.features or []
         if len(values) != len(features):
             raise DataError(
                 f"data.columns.values names {', '.join(values)}; the model reads {', '.join(features)}, in "
                 "this order"
             )
-        sequences = _read(str(source), settings.data)
-        sequences = settings.data.part(sequences, part) if part else sequences
+        size = settings.data.max_events if window is None else window
         examples = pieces(sequences, config, size=size, origin=str(source))
         self.check_model(settings, model, config, examples, "evaluated")
-        score = self.score(settings, model, config, examples)
+        score = self.score(settings, model, config, examples, bins)
         if (note := note_on_unit(sequences, config, str(source))) is None:
             return score
         logger.warning("%s", note)
         return replace(score, notes=[note])
+
+    measure = evaluate
+
+    def check_test(self, settings: EventsSettings, **test: Any) -> None:
+        _test_sequences(settings, **test)
+
+
+def _test_sequences(
+    settings: EventsSettings,
+    source: str,
+    part: str | None = None,
+    window: int | None = None,
+    bins: tuple[int, ...] = (),
+) -> list[EventSequence]:
+    """Read the sequences of a test; the arguments are those of `Events.evaluate`."""
+    if window is not None and window < 1:
+        raise DataError(f"window is {window}; it must be at least 1 event")
+    if bins and settings.model.goal != "next":
+        raise DataError(f"bins {list(bins)}: only the goal 'next' is scored by the events read before")
+    sequences = _read(str(source), settings.data)
+    return settings.data.part(sequences, part) if part else sequences
 
 
 def mean_nll(outputs: Any, labels: Tensor, num_items_in_batch: Tensor | int | None = None) -> Tensor:
@@ -329,25 +359,6 @@ def configured(settings: EventsSettings, sequences: Sequence[EventSequence]) -> 
         fields["scales"] = [float(column.std()) if np.ptp(column) > 0 else 1.0 for column in columns]
     config: EventsConfig = model.config(**fields)
     return config
-
-
-def _event_sums(model: FloaterForEvents, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
-    out = model(**batch)
-    follows = batch["mask"][:, 1:]
-    right = (out.type_logits[:, :-1].argmax(-1) == batch["types"][:, 1:]) & follows
-    unit = model.config.unit
-    error = (model.gaps(out.raw[:, :-1]).median() - batch["times"].diff() / unit).abs()
-    nll, time_nll = float(out.nll.double().sum()), float(out.nll_gap.double().sum())
-    sums = {"nll": nll, "nll_time": time_nll, "nll_type": nll - time_nll}
-    sums |= {"accuracy": float(right.sum()), "mae": float(error[follows].sum())}
-    return sums, int(follows.sum())
-
-
-def _value_sums(model: FloaterForSeries, batch: dict[str, Any]) -> tuple[dict[str, float], int]:
-    out, asked = model(**batch), batch["asked"]
-    error = (out.mean - batch["values"])[asked]
-    sums = {"nll": out.nll.double().sum(), "rmse": error.square().sum(), "mae": error.abs().sum()}
-    return {name: float(value) for name, value in sums.items()}, int(asked.sum())
 
 
 def _check_causal(model: FloaterForEvents, batch: dict[str, Tensor]) -> None:

@@ -30,7 +30,7 @@ from floater.lab.tasks.language_modeling.data import (
     stream_batch,
     with_mask,
 )
-from floater.lab.tasks.language_modeling.far import doubling, ranges, summed
+from floater.lab.tasks.language_modeling.far import doubling, ranges
 from floater.lab.tasks.language_modeling.score import (
     Losses,
     Score,
@@ -40,7 +40,7 @@ from floater.lab.tasks.language_modeling.score import (
 )
 from floater.lab.tasks.language_modeling.settings import LanguageModelingSettings
 from floater.lab.tasks.language_modeling.trainer import LanguageModelTrainer
-from floater.lab.tasks.measurement import Measurement, check_edges
+from floater.lab.tasks.measurement import Measurement, check_edges, summed
 from floater.lab.tasks.prepared import Prepared
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import vocabulary_size

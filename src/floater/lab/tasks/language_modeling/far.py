@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from floater.lab.tasks.language_modeling.score import Losses, Range
-from floater.lab.tasks.measurement import Array
+from floater.lab.tasks.measurement import summed
 
 
 def doubling(block: int, window: int) -> list[int]:
@@ -22,27 +22,6 @@ def doubling(block: int, window: int) -> list[int]:
         [128, 256, 512]
     """
     return [block * 2**i for i in range(window.bit_length()) if block * 2**i < window]
-
-
-def summed(keys: Array, *values: Array) -> tuple[Array, Array]:
-    """Sum the values of each key, in the order of the keys.
-
-    Args:
-        keys: integer keys, (n,).
-        *values: values, (n,) each.
-
-    Returns:
-        The index of the first value of each key, (k,), and the sums of its values and their number, (k, v +
-        1).
-
-    Example:
-        >>> first, sums = summed(np.array([5, 5, 7]), np.array([1.0, 2.0, 4.0]))
-        >>> first.tolist(), sums.tolist()
-        ([0, 2], [[3.0, 2.0], [4.0, 1.0]])
-    """
-    _, first, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    sums = [np.bincount(inverse, weights=each) for each in values]
-    return first, np.stack([*sums, counts.astype(float)], axis=1)
 
 
 def ranges(losses: Losses, near: Losses | None, edges: Sequence[int], window: int) -> list[Range]:
