@@ -169,7 +169,12 @@ FAMILIES = {
     ),
     "t5": Family(
         lambda: ours(
-            FloaterForConditionalGeneration, "t5", recipe="t5", norm_first=True, activation_function="relu"
+            FloaterForConditionalGeneration,
+            "t5",
+            position_options={"start": "transformers"},
+            recipe="t5",
+            norm_first=True,
+            activation_function="relu",
         ),
         lambda: transformers.T5ForConditionalGeneration(transformers.T5Config(**T5_SIZES)),
         "pairs",

@@ -34,6 +34,7 @@ OPTIONS = [
     ("axial", {"segment": 0}, "segment is 0"),
     ("axial", {"dim": 6, "first": 6}, "first is 6; they must be at least 1, and first below dim 6"),
     ("axial", {"order": "trax"}, "order is 'trax'; it must be one of 'released', 'survey'"),
+    ("axial", {"std": -1.0}, "std is -1.0; it must be at least 0"),
     ("cape", ODD, r"dim is 9; .*even"),
     ("cape", {"max_shift": -1}, "shifts must not be negative, and the scale at least 1"),
     ("cape", {"max_local": -0.1}, "shifts must not be negative, and the scale at least 1"),
@@ -247,6 +248,7 @@ OPTIONS = [
     ("spe_sine", {"sines": 0}, "sines is 0"),
     ("spe_sine", {"realizations": 0}, "realizations is 0 and seed 0"),
     ("t5", {"directions": "left"}, "directions is 'left'; it must be one of 'auto', 'both', 'past'"),
+    ("t5", {"start": "normal"}, "start is 'normal'; it must be one of 'released', 'transformers'"),
     ("t5", {"buckets": 5}, "buckets is 5; it must be even and at least 4"),
     ("t5", {"max_distance": 8}, "max_distance is 8; it must be above the 8 exact buckets"),
     ("tener", {"form": "code"}, "form is 'code'; it must be one of 'paper', 'released'"),
@@ -292,6 +294,7 @@ OPTIONS = [
     # untied
     ("tupe_a", {"cls": "last"}, "cls is 'last'; it must be one of 'first', 'special', 'none'"),
     ("tupe_a", {"matrix": "low"}, "matrix is 'low'; it must be one of 'factored', 'free'"),
+    ("tupe_a", {"std": -0.1}, "std is -0.1; it must be at least 0"),
     ("untied_cls", {"model": "shaw"}, r"\[CLS\] can be untied from a content-free bias only; 'shaw' is none"),
     ("untied_cls", {"model": "window"}, "'window' is none"),
     ("untied_cls", {"model": "sinusoidal"}, "'sinusoidal' is none"),

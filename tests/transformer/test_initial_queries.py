@@ -22,7 +22,7 @@ def size(weight):
 
 def test_those_of_t5_are_as_large_as_in_transformers():
     theirs = T5Model(T5Config(vocab_size=11, d_model=DIM, d_kv=HEAD, num_heads=HEADS, num_layers=2, d_ff=DIM))
-    model = FloaterForConditionalGeneration(config("t5"))
+    model = FloaterForConditionalGeneration(config("t5", start="transformers"))
     for ours, their in ((model.encoder, theirs.encoder), (model.decoder, theirs.decoder)):
         for block, layer in zip(ours.blocks, their.block, strict=True):
             for a, b in zip(("query", "key", "value", "output"), "qkvo", strict=True):

@@ -69,10 +69,13 @@ class StackSpec:
             raise PositionError(f"dim {self.dim} is not a multiple of heads {self.heads}")
         one_of("site", self.site, get_args(Site))
 
+    def weight_std(self, default: float) -> float:
+        """Return the standard deviation with which all weights start; `default` where there is none."""
+        return default if self.initializer_range is None else self.initializer_range
+
     def init_table(self, weight: Tensor) -> None:
         """Initialise a table of position vectors (..., dim)."""
-        std = self.initializer_range
-        nn.init.normal_(weight, std=self.dim**-0.5 if std is None else std)
+        nn.init.normal_(weight, std=self.weight_std(self.dim**-0.5))
 
     def init_linear(self, weight: Tensor) -> None:
         """Initialise the weight (out, in) of a projection of positions."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 
+import floater
 from floater.lab.training import FlowSchedule, parameter_groups
 
 from .toy import Toy, is_flow, sgd, trainer
@@ -43,6 +44,21 @@ def test_groups_by_flow_and_decay() -> None:
         (True, 0.1, 0.3): ["flow.weight"],
         (True, 0.1, 0.0): ["flow.bias"],
     }
+
+
+@pytest.mark.parametrize("name", ["forgetting", "path", "cable", "fire", "dape", "mtan", "floater_cde"])
+def test_stacked_biases_do_not_decay(name: str) -> None:
+    """Biases of all blocks in one parameter are vectors in the authors' code, which do not decay there."""
+    model = floater.build(name, dim=8, heads=2, layers=3, max_length=16)
+    groups = parameter_groups(
+        model, lr=1.0, weight_decay=0.1, flow_lr_multiplier=1.0, is_flow=lambda name: False
+    )
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decaying = {names[p] for group in groups if group["weight_decay"] for p in group["params"]}
+    biases = {name for name in names.values() if "bias" in name.rpartition(".")[2]}
+    assert biases
+    assert decaying
+    assert not decaying & biases
 
 
 def test_tied_weights_are_in_one_group_once() -> None:

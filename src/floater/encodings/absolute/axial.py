@@ -26,6 +26,9 @@ class Axial(AddedVectors):
     differ in the order: the survey puts the place t mod t1 first, the programs the segment t // t1. Both are
     offered. The programs' dropout of whole axes is not implemented.
 
+    The vectors start standard normal, as those of tokens, too, did in the program when the paper appeared.
+    Where all weights of the Transformer start with one standard deviation (BERT, GPT), they start with that.
+
     Shapes: segments (ceil(max_length / segment), first) and offsets (segment, dim - first) with
     order="released"; with order="survey" the offsets have `first` components.
 
@@ -35,6 +38,7 @@ class Axial(AddedVectors):
         segment: tokens in a segment, the survey's t1; at least 1.
         first: components of the first part, the survey's d1, between 1 and dim - 1; None means half of dim.
         order: "released" or "survey".
+        std: standard deviation of the initial vectors, at least 0; None means that of tokens.
 
     Raises:
         PositionError: if an option is not valid.
@@ -59,10 +63,18 @@ class Axial(AddedVectors):
     bounded = True
 
     def __init__(
-        self, spec: StackSpec, *, segment: int = 32, first: int | None = None, order: str = "released"
+        self,
+        spec: StackSpec,
+        *,
+        segment: int = 32,
+        first: int | None = None,
+        order: str = "released",
+        std: float | None = None,
     ) -> None:
         super().__init__(spec)
         one_of("order", order, ("released", "survey"))
+        if std is not None and not std >= 0:
+            raise PositionError(f"std is {std}; it must be at least 0")
         first = spec.dim // 2 if first is None else first
         if segment < 1 or not 0 < first < spec.dim:
             raise PositionError(
@@ -70,6 +82,7 @@ class Axial(AddedVectors):
                 f"{spec.dim}"
             )
         self.segment, self.order = segment, order
+        self.std = spec.weight_std(1.0) if std is None else std
         segment_dim, offset_dim = (first, spec.dim - first)[:: 1 if order == "released" else -1]
         self.segments = nn.Parameter(torch.empty(-(-spec.max_length // segment), segment_dim))
         self.register_parameter(_OFFSETS, nn.Parameter(torch.empty(segment, offset_dim)))
@@ -83,7 +96,7 @@ class Axial(AddedVectors):
 
     def reset_parameters(self) -> None:
         for table in (self.segments, self.offsets):
-            nn.init.normal_(table, std=self.spec.dim**-0.5)
+            nn.init.normal_(table, std=self.std)
 
     def prepare(self, positions: Positions) -> Tensor:
         query = whole_numbers(positions, "axial", self.spec.max_length)

@@ -29,9 +29,11 @@ class Complex(Precise):
     frequency for each component, or they are shared: by all words, or by all components of a word (the
     paper's schemes, by the shape of the table: n x d, 1 x d, n x 1).
 
-    Those of components start at the sinusoids' frequencies; one that all components of a word share is
-    sampled log-uniformly from the same range. The blocks read real and imaginary parts as real numbers;
-    `complex_attention` reads them as complex ones.
+    Those of components start at the sinusoids' frequencies, as in the released classifiers; one that all
+    components of a word share is sampled log-uniformly from the same range. The released language model
+    starts frequencies of words near zero, normal with a standard deviation of 0.02, and does not initialise
+    those of components. The blocks read real and imaginary parts as real numbers; `complex_attention` reads
+    them as complex ones.
 
     Args:
         periods: sharing of the frequencies: "component" (shared by words), "word" (shared by components), or

@@ -105,6 +105,9 @@ class Floater(PositionModel):
     the plain Transformer. injection="add" (section 3.1, equations 5 and 8): p(t) is added to the input of
     the chosen blocks, and there is no sinusoid.
 
+    The spacing is the paper's. The released program has one of 0.01, ReLU, a field that starts by Xavier's
+    rule with biases of zero, and starting vectors of about the same size as here.
+
     Args:
         spec: the stack of blocks; max_length x delta, or horizon x delta, is the span over which
             the vectors start of order one.

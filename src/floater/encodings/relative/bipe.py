@@ -36,7 +36,8 @@ class BiPE(PositionModel):
     """A learned vector for the offset in a segment, and a relative encoding of the number of the segment.
 
     A segment is a sentence: it ends with a token of `delimiters`. Token t gets e[i], i its position in its
-    segment, from 0; positions past the table have its last vector, as released. Attention reads the
+    segment, from 0; positions past the table have its last vector, as released (which is zero and not trained
+    there, as the configurations have a padding index of -1). Attention reads the
     difference of two segments' numbers by `between`: "rotary", or "alibi" with slopes 96 times those of
     ALiBi (BiPE-RoPE and BiPE-ALiBi, section 3). Positions are not read, only tokens and their order.
 

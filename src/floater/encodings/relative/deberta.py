@@ -72,6 +72,9 @@ class Deberta(PositionModel):
     bias=True. That of keys adds the same number to all logits of a query, so only that of queries is
     implemented.
 
+    The authors' trainings drop components of P out in every block, with the dropout of hidden states, which
+    is not implemented; their masked language model runs the last block twice.
+
     Later versions use logarithmic buckets and a layer norm on P, and project P by the block's own
     projections, biases included (share_att_key): share=True.
 

@@ -195,8 +195,7 @@ class Huang4(Huang):
     name = "huang4"
 
     def reset_parameters(self) -> None:
-        std = self.spec.initializer_range
-        nn.init.normal_(self.table, std=self.table.shape[-1] ** -0.5 if std is None else std)
+        nn.init.normal_(self.table, std=self.spec.weight_std(self.table.shape[-1] ** -0.5))
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[Distances]) -> Tensor | None:
         state = context.state

@@ -36,6 +36,8 @@ class Path(PositionModel):
     vector and beta_l = 2 sigmoid(u x_l + c) (section 3.1): rotary positions whose rotations depend on the
     text. As in flash-linear-attention, w results from a projection of rank `rank`, a causal convolution along
     the tokens for each component, SiLU and the norm. Positions are not read, only the order of the tokens.
+    There all weights start normal with one standard deviation, those of the convolution too; so they do here
+    where the Transformer's have one. Else the convolution starts as torch's do.
 
     All products of a row of S tokens result from one triangular system (the UT transform, section 3.2); here
     it is solved at once, in time S^3. Keys carry w and beta in the cache. The paper is causal; a later key is
@@ -86,8 +88,11 @@ class Path(PositionModel):
         for weights in (self.down, self.up, self.gate):
             for block in weights:
                 self.spec.init_linear(block)
-        kernel = self.convolution.shape[1]
-        nn.init.uniform_(self.convolution, -(kernel**-0.5), kernel**-0.5)  # torch's for convolutions
+        std, bound = self.spec.initializer_range, self.convolution.shape[1] ** -0.5
+        if std is None:
+            nn.init.uniform_(self.convolution, -bound, bound)  # torch's for convolutions
+        else:
+            nn.init.normal_(self.convolution, std=std)
         nn.init.zeros_(self.gate_bias)
 
     def scale(self, head_dim: int) -> float:

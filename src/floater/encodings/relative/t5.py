@@ -54,6 +54,10 @@ class T5(PositionBias):
     All blocks of a stack share one table, as in the released models; the survey counts a scalar per
     distance.
 
+    The table starts by Glorot's rule for its shape, heads by buckets, as in the authors' Mesh TensorFlow and
+    T5X. Hugging Face's transformers starts it normal with a standard deviation of d^-1/2, which is a sixth of
+    that for T5-base: start="transformers".
+
     T5 has no factor 1/sqrt(head_dim) and starts with query weights smaller by that factor: of std
     (d head_dim)^-1/2, where those of keys and values have d^-1/2. So the initial logits are those of the
     plain Transformer, but an optimizer with steps of equal size for all weights, such as Adam,
@@ -70,6 +74,8 @@ class T5(PositionBias):
         buckets: number of buckets; even, at least 4.
         max_distance: distance at which the last bucket begins; above the number of exact buckets.
         scaled: whether dot products are divided by sqrt(head_dim).
+        start: initial scalars: "released", uniform by Glorot's rule, or "transformers", normal with a
+            standard deviation of d^-1/2.
 
     Raises:
         PositionError: if an option is not valid.
@@ -106,9 +112,11 @@ class T5(PositionBias):
         buckets: int = 32,
         max_distance: int = 128,
         scaled: bool = False,
+        start: str = "released",
     ) -> None:
         super().__init__(spec)
         one_of("directions", directions, ("auto", "both", "past"))
+        one_of("start", start, ("released", "transformers"))
         if buckets < 4 or buckets % 2:
             raise PositionError(f"buckets is {buckets}; it must be even and at least 4")
         self.both = directions == "both" or (directions == "auto" and not spec.causal)
@@ -117,12 +125,15 @@ class T5(PositionBias):
                 f"max_distance is {max_distance}; it must be above the {buckets // (4 if self.both else 2)} "
                 "exact buckets"
             )
-        self.max_distance, self.scaled = max_distance, scaled
+        self.max_distance, self.scaled, self.start = max_distance, scaled, start
         self.table = nn.Embedding(buckets, spec.heads)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table.weight, std=self.spec.dim**-0.5)
+        if self.start == "released":
+            nn.init.xavier_uniform_(self.table.weight)
+        else:
+            nn.init.normal_(self.table.weight, std=self.spec.dim**-0.5)
 
     def scale(self, head_dim: int) -> float:
         return super().scale(head_dim) if self.scaled else 1.0

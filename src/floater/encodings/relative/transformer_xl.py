@@ -47,8 +47,14 @@ class TransformerXL(PositionModel):
     which the released code's shift gives arbitrary values. Memory of earlier segments is
     `floater.transformer.memory.Memory`. Positions may be real.
 
+    In the released code W_r, u and v start like all other weights, normal with one standard deviation, 0.02;
+    so they do here where the Transformer's weights have one. Else W_r starts by Xavier's rule, as the other
+    projections do. The authors' trainings also drop components of R out, with the dropout of the embeddings,
+    which is not implemented.
+
     Args:
-        untie: whether each block has a u and v of its own.
+        untie: whether each block has a u and v of its own, as in the authors' trainings on words in
+            TensorFlow.
 
     Raises:
         PositionError: if dim is odd.
@@ -89,10 +95,10 @@ class TransformerXL(PositionModel):
 
     def reset_parameters(self) -> None:
         for vector in (self.u, self.v):
-            nn.init.normal_(vector, std=0.02)
+            nn.init.normal_(vector, std=self.spec.weight_std(0.02))
         for linear in self.project:
             assert isinstance(linear, nn.Linear)
-            nn.init.xavier_uniform_(linear.weight)
+            self.spec.init_linear(linear.weight)
 
     def prepare(self, positions: Positions) -> XLState:
         dim, device = self.spec.dim, positions.key.device

@@ -34,6 +34,10 @@ class GraphGRU(Structured):
     (x_t + a_ts) W_q (x_s + b_ts) W_k with the block's own projections of queries and keys. The depth of a
     concept, which the authors add to its embedding, is `spr_absolute`.
 
+    As in the released code the vectors of labels start normal with a standard deviation of 0.02 (that of all
+    weights, where the Transformer's have one), the GRU and the linear map as torch's do. That code has two
+    layers of GRU, and drops components of the labels' vectors out in training.
+
     Args:
         labels: number of edge labels.
         shared: whether a and b go through the projections of queries and keys.
@@ -85,13 +89,12 @@ class GraphGRU(Structured):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        self.symbol.reset_parameters()
+        nn.init.normal_(self.symbol.weight, std=self.spec.weight_std(0.02))
         self.gru.reset_parameters()
         if isinstance(self.output, nn.Linear):
-            nn.init.xavier_uniform_(self.output.weight)
-            nn.init.zeros_(self.output.bias)
+            self.output.reset_parameters()
         for weight in self.relation:
-            nn.init.xavier_uniform_(weight)
+            self.spec.init_linear(weight)
 
     def prepare(self, positions: Positions) -> PairVectors:
         structure = self.structure(positions)

@@ -32,7 +32,9 @@ class Structural(Structured):
     The authors truncate sequences to 4 symbols, which leaves one window; here they are complete.
 
     W^r and W^f are (dim, dim), one pair a block, as the survey writes them. In the released code they are
-    (head_dim, head_dim), have biases and are shared by the heads; its attention over paths does not pool.
+    (head_dim, head_dim), have biases and are shared by the heads; its attention over paths does not pool, and
+    its vectors of paths go through a layer norm. As there all matrices and kernels start by Glorot's rule;
+    the vectors of symbols start standard normal.
 
     Args:
         spec: the stack of blocks; dim must be even with "attention".
@@ -102,10 +104,10 @@ class Structural(Structured):
 
     def reset_parameters(self) -> None:
         for module in self.children():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-            elif isinstance(module, nn.Embedding | nn.Conv1d):
+            if isinstance(module, nn.Embedding | nn.Conv1d):
                 module.reset_parameters()
+            if isinstance(module, nn.Linear | nn.Conv1d):
+                nn.init.xavier_uniform_(module.weight)
         for weight in (*self.keys, *self.vectors):
             nn.init.xavier_uniform_(weight)
 

@@ -57,7 +57,8 @@ class BertA(Learned):
 class BertR(PositionModel):
     """BERT-R: learned position vectors at the input and T5's bias in every block (equation 5). Bounded.
 
-    Dot products are scaled as in BERT, the bias is not.
+    Dot products are scaled as in BERT, the bias is not. No code of it was released; the bias starts as that
+    of T5 in Hugging Face's transformers.
 
     Args:
         spec: the stack of blocks; max_length positions.
@@ -90,7 +91,7 @@ class BertR(PositionModel):
     def __init__(self, spec: StackSpec, *, buckets: int = 32, max_distance: int = 128) -> None:
         super().__init__(spec)
         self.absolute = Learned(spec)
-        self.relative = T5(spec, buckets=buckets, max_distance=max_distance)
+        self.relative = T5(spec, buckets=buckets, max_distance=max_distance, start="transformers")
 
     def reset_parameters(self) -> None:
         self.absolute.reset_parameters()

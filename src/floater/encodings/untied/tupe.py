@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.checks import one_of
+from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PairBias, PositionBias, ProductBias
 from floater.encodings.relative.distances import pairs
@@ -34,12 +35,17 @@ class TupeA(PositionBias):
     equally (section 3.3), not free numbers; each has a vector here, while the released code takes theta_2's
     from a token's row. The survey's row of TUPE is that of `tupe_r`. Bounded.
 
+    As in the released code everything starts like the Transformer's weights, normal with one standard
+    deviation, BERT's 0.02.
+
     Args:
         spec: the stack of blocks; max_length positions.
         cls: the token that is [CLS]: "first" (position 0), "special" (`Positions.special`), or "none" (TUPE
             without untying it).
         matrix: of positions: "factored", products of projected vectors, or "free", a scalar per head and pair
             of positions and free thetas (section 5, a failed attempt).
+        std: standard deviation of the initial weights, at least 0; None means that of the Transformer's, 0.02
+            where these have none.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -64,11 +70,16 @@ class TupeA(PositionBias):
     name = "tupe_a"
     bounded = True
 
-    def __init__(self, spec: StackSpec, *, cls: str = "first", matrix: str = "factored") -> None:
+    def __init__(
+        self, spec: StackSpec, *, cls: str = "first", matrix: str = "factored", std: float | None = None
+    ) -> None:
         super().__init__(spec)
         one_of("cls", cls, CLS)
         one_of("matrix", matrix, ("factored", "free"))
+        if std is not None and not std >= 0:
+            raise PositionError(f"std is {std}; it must be at least 0")
         self.cls, self.matrix = cls, matrix
+        self.std = spec.weight_std(0.02) if std is None else std
         dim, length = spec.dim, spec.max_length
         if matrix == "factored":
             self.table = nn.Embedding(length, dim)
@@ -82,14 +93,14 @@ class TupeA(PositionBias):
 
     def reset_parameters(self) -> None:
         if self.reset is not None:
-            nn.init.normal_(self.reset, std=0.02)
+            nn.init.normal_(self.reset, std=self.std)
         if self.matrix == "free":
-            nn.init.normal_(self.free, std=0.02)
+            nn.init.normal_(self.free, std=self.std)
             return
-        nn.init.normal_(self.table.weight, std=0.02)
+        nn.init.normal_(self.table.weight, std=self.std)
         self.norm.reset_parameters()
         for linear in (self.query, self.key):
-            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.normal_(linear.weight, std=self.std)
 
     def scale(self, head_dim: int) -> float:
         return super().scale(2 * head_dim)
@@ -161,8 +172,8 @@ class TupeR(TupeA):
     """TUPE-A plus T5's bias, with [CLS] untied from their sum (equation 11).
 
     The bias is not scaled; its scalars start with a standard deviation of 1, as in the released code, where
-    the rest has BERT's 0.02. That code resets the two parts one by one, which gives theta one more scalar per
-    head; here the sum is reset, as in the paper.
+    the rest starts like the Transformer's weights. That code resets the two parts one by one, which gives
+    theta one more scalar per head; here the sum is reset, as in the paper.
 
     Args:
         spec: the stack of blocks; max_length positions.
@@ -175,6 +186,8 @@ class TupeR(TupeA):
         max_distance: distance at which the last bucket begins.
         relative: "free", a scalar per head and bucket, or "factored", by `FactoredBias` (appendix D, a failed
             attempt).
+        std: standard deviation of the initial weights but the scalars of T5's bias, at least 0; None means
+            that of the Transformer's, 0.02 where these have none.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -213,13 +226,14 @@ class TupeR(TupeA):
         buckets: int = 32,
         max_distance: int = 128,
         relative: str = "free",
+        std: float | None = None,
     ) -> None:
-        super().__init__(spec, cls=cls, matrix=matrix)
+        super().__init__(spec, cls=cls, matrix=matrix, std=std)
         one_of("relative", relative, ("free", "factored"))
         self.relative = T5(spec, buckets=buckets, max_distance=max_distance)
         if relative == "factored":
             self.relative.table = FactoredBias(buckets, spec.dim, spec.heads)
-            self.reset_parameters()
+        self.reset_parameters()
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -228,7 +242,7 @@ class TupeR(TupeA):
         table = self.relative.table
         if isinstance(table, FactoredBias):
             for part in (table, table.query, table.key):
-                nn.init.normal_(part.weight, std=0.02)
+                nn.init.normal_(part.weight, std=self.std)
         else:
             nn.init.normal_(table.weight)
 

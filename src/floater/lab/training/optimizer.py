@@ -86,7 +86,7 @@ def parameter_groups(
         raise ValueError(f"no parameter of {type(model).__name__} needs a gradient; at least one must")
     groups = [
         {
-            "params": [p for name, p in trained if is_flow(name) == flow and (p.ndim > 1) == decays],
+            "params": [p for name, p in trained if is_flow(name) == flow and _decays(name, p) == decays],
             "lr": lr * flow_lr_multiplier if flow else lr,
             "weight_decay": weight_decay if decays else 0.0,
             "flow": flow,
@@ -95,6 +95,11 @@ def parameter_groups(
         for decays in (True, False)
     ]
     return [group for group in groups if group["params"]]
+
+
+def _decays(name: str, parameter: nn.Parameter) -> bool:
+    """Return whether a parameter is a matrix; stacked biases of several blocks have two dimensions, too."""
+    return parameter.ndim > 1 and "bias" not in name.rpartition(".")[2]
 
 
 def adam(
