@@ -74,6 +74,7 @@ WORDS = {
     "lr2e3": "the full learning rate",
     "clock": "with a clock",
     "b0": "from b = 0",
+    "index": "at the index",
     "free": "with a convolution in place of `rotary`",
     "unclipped": "without a clip",
 }

@@ -13,21 +13,30 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
 from floater.lab.tasks.finetuning.text import special
+from floater.lab.training.model import available_device
+
+_OPTIONS = {
+    "add_bos_token", "batch_size", "chat_template_args", "enable_thinking", "logits_cache", "max_batch_size",
+    "max_length", "mixed_precision_dtype", "prefix_token_id", "softmax_dtype", "think_end_token",
+}  # fmt: skip
+"""Options of `HFLM` that act on a loaded model."""
 
 
 @functools.cache
 def model_class() -> Any:
     """Return the class of the harness's model "floater", and register it.
 
-    It is `HFLM` with two differences. The checkpoint is located and checked as by `floater evaluate`, so that
-    plugged and extended models load. A request that is longer than the model is an error; `HFLM` cuts its
-    beginning off with a warning, so that a task on long texts could lose the answer.
+    It is `HFLM` with two differences. The checkpoint is located and checked as by `floater extend`, so that
+    plugged and extended models load; options of `HFLM` that have no effect on a loaded model are refused. A
+    request that is longer than the model is an error; `HFLM` cuts its beginning off with a warning, so that
+    a task on long texts could lose the answer.
 
     Raises:
         DataError: if lm-eval is not installed.
@@ -42,15 +51,33 @@ def model_class() -> Any:
     class FloaterLM(HFLM):  # type: ignore[misc]
         """A checkpoint, plugged or extended, as the harness calls it."""
 
-        def __init__(self, pretrained: str, device: str | None = None, **options: Any) -> None:
-            model: Any = load_pretrained(locate(pretrained))
-            model.to(device or "cpu")
+        def __init__(
+            self, pretrained: str = "", device: str | None = None, dtype: str = "auto", **options: Any
+        ) -> None:
+            if not pretrained:
+                raise DataError("--model_args names no checkpoint; it should be pretrained=DIRECTORY")
+            if ignored := sorted(options.keys() - _OPTIONS):
+                valid = ", ".join(sorted({"device", "dtype", "pretrained", *_OPTIONS}))
+                raise DataError(f"the model 'floater' has no option '{ignored[0]}'; it has: {valid}")
+            if device == "cuda:0" and not torch.cuda.is_available():
+                device = None  # the harness sends its default
+            model: Any = load_pretrained(locate(pretrained), dtype)
+            if not model.can_generate():
+                raise DataError(
+                    f"{pretrained} holds {type(model).__name__}, which generates no text; the harness scores "
+                    "what causal and sequence-to-sequence language models generate"
+                )
+            model.to(available_device(device))
             tokenizer = _without_end(load_tokenizer(pretrained))
             super().__init__(pretrained=model, tokenizer=tokenizer, **options)
 
         def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
-            # the last token is predicted, not read
-            self._check([len(context) + len(rest) - 1 for _, context, rest in requests], self.max_length)
+            # the last token is predicted, not read; an encoder reads the context, and a decoder the rest
+            lengths = [
+                max(len(context), len(rest)) if self.backend == "seq2seq" else len(context) + len(rest) - 1
+                for _, context, rest in requests
+            ]
+            self._check(lengths, self.max_length)
             return super()._loglikelihood_tokens(requests, *arguments, **options)
 
         def tok_batch_encode(
@@ -86,12 +113,12 @@ def main() -> int:
     """Run the harness's command line, which then has the model "floater"."""
     try:
         model_class()
+        from lm_eval.__main__ import cli_evaluate
+
+        cli_evaluate()
     except DataError as error:
         print(f"floater: {error}", file=sys.stderr)
         return 2
-    from lm_eval.__main__ import cli_evaluate
-
-    cli_evaluate()
     return 0
 
 

@@ -41,7 +41,7 @@ def names(trials: Grid) -> list[str]:
 def test_each_model_is_trained_further_with_its_best_label(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = settings(tmp_path / "study", **TUNED)
+    asked = settings(tmp_path / "study", metric="loss", **TUNED)
     inline = run_inline(monkeypatch)
     caplog.set_level("INFO")
     results = run.study(asked)

@@ -17,6 +17,7 @@ from floater.errors import DataError
 from floater.lab.certificate.loss import CHUNK
 from floater.lab.tasks.finetuning.checkpoint import load_pretrained, read_config
 from floater.lab.training.digests import values_digest
+from floater.lab.training.model import available_device
 
 UNEXTENDED = "unextended"
 
@@ -89,8 +90,7 @@ class CertifiedModel:
         """Load the model, on a GPU if there is one, in evaluation mode."""
         model = load_pretrained(self.folder)
         model.eval()
-        device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        model.to(device or torch.device("cpu"))  # type: ignore[arg-type]
+        model.to(available_device())  # type: ignore[arg-type]
         return model
 
     def cost(self, length: int) -> float:

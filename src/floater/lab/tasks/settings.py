@@ -271,8 +271,10 @@ class SplitData:
         The part of an example depends only on its id and the seed, and not on the other examples.
 
         Raises:
-            DataError: if the part is empty.
+            DataError: if there is no such part, or it is empty.
         """
+        if part not in ("train", "valid", "test"):
+            raise DataError(f"part is {part!r}; it must be train, valid or test")
 
         def assigned_part(example: Any) -> str:
             digest = hashlib.sha256(f"{self.split_seed}:{example.id}".encode()).digest()

@@ -64,8 +64,28 @@ def load_model(
         load_weights(model, average([folder]), str(folder))
     except (OSError, SafetensorError, StrictDataclassError, json.JSONDecodeError) as error:
         raise DataError(f"{folder} holds no model that can be loaded: {first_line(error)}") from error
+    return model.to(available_device(device)).train(False), vocabulary
+
+
+def available_device(name: str | torch.device | None = None) -> torch.device:
+    """Return the device of a name; without a name, a GPU if there is one.
+
+    Raises:
+        DataError: if there is no such device here.
+
+    Example:
+        >>> available_device("tape")
+        Traceback (most recent call last):
+        floater.errors.DataError: device 'tape' is not available; there are: ...
+    """
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return model.to(torch.device(device or accelerator or "cpu")).train(False), vocabulary
+    try:
+        device = torch.device(name or accelerator or "cpu")
+        torch.empty(1, device=device).item()  # "meta" has no values
+    except (RuntimeError, AssertionError, NotImplementedError):
+        names = ["cpu", *([accelerator.type] if accelerator else [])]
+        raise DataError(f"device '{name}' is not available; there are: {', '.join(names)}") from None
+    return device
 
 
 def sealed_model(folder: Path) -> Path:

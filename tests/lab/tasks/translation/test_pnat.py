@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from floater.lab.cli import main
 from floater.lab.settings import SettingsError
+from floater.lab.tasks.corpora.text import read_lines
 from floater.lab.tasks.translation import CutTranslation, Decoding, translate
 from floater.transformer import FloaterForConditionalGeneration, FloaterForNonAutoregressiveGeneration
 
@@ -41,7 +42,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 def test_a_run_trains_and_validates(run: Path) -> None:
     log, result = (json.loads((run / name).read_text()) for name in ("log.json", "result.json"))
-    losses = [entry["loss"] for entry in log if "loss" in entry]
+    losses = [entry["eval_loss"] for entry in log if "eval_loss" in entry]
     assert losses[-1] < losses[0]
     assert sum("eval_bleu" in entry for entry in log) == 2
     assert {"bleu", "perplexity"} <= result.keys()
@@ -56,7 +57,7 @@ def test_a_run_trains_and_validates(run: Path) -> None:
 def test_the_command_line_translates_and_scores(run: Path, files: Files, tmp_path: Path, capsys: Any) -> None:
     source, reference = map(str, files["test"])
     assert main(["translate", str(run), "--source", source, "--output", str(tmp_path / "out")]) == 0
-    lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    lines = read_lines(tmp_path / "out")
     assert len(lines) == len(pairs(files["test"]).source)
     capsys.readouterr()
     assert main(["evaluate", str(run), "--source", source, "--reference", reference]) == 0

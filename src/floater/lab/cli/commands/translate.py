@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from floater.errors import DataError
 from floater.lab.cli.arguments import add_columns, add_reading, add_run, count, number
@@ -49,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     from floater.lab.tasks.corpora.text import decode_lines
     from floater.lab.tasks.translation import Translation
     from floater.lab.tasks.translation.data import read_sources, refuse_text
+    from floater.lab.training.model import available_device
 
     task, folder = task_of_run(arguments)
     if not isinstance(task, Translation):
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
     translator = task.translator(
         folder,
         arguments.reading,
-        device=_device(arguments.device),
+        device=available_device(arguments.device),
         **{name: value for name, value in search.items() if value is not None},
     )
     settings = getattr(folder, "settings", None)  # a saved model has none
@@ -77,19 +77,3 @@ def run(arguments: argparse.Namespace) -> None:
         refuse_text("standard input", settings and settings.data)
         lines, fields = decode_lines(sys.stdin.buffer, "standard input"), None
     write_lines(translator(lines, fields), arguments.output)
-
-
-def _device(name: str | None) -> Any:
-    """Return the device of a name, or None for None."""
-    import torch
-
-    if name is None:
-        return None
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device).item()  # "meta" has no values
-    except (RuntimeError, AssertionError, NotImplementedError):
-        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        names = ["cpu", *([accelerator.type] if accelerator else [])]
-        raise DataError(f"device '{name}' is not available; there are: {', '.join(names)}") from None
-    return device

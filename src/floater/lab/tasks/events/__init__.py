@@ -210,7 +210,7 @@ class Events(Task):
                 data; None for all of it.
             window: maximum number of predicted events in a piece; None for that of the training.
             bins: first numbers of events read before of the ranges in which the next event is scored, besides
-                1, as in 32 128; a piece restarts the count.
+                1, as in 32, 128; a piece restarts the count.
 
         Returns:
             The scores of `score`, over all predictions, in each range, and for each sequence.

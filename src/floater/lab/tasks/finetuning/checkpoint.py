@@ -206,7 +206,7 @@ def start(
     return cast(PreTrainedModel, model)
 
 
-def load_pretrained(folder: str) -> PreTrainedModel:
+def load_pretrained(folder: str, dtype: str = "auto") -> PreTrainedModel:
     """Load a checkpoint under its own head, with all weights of the model.
 
     New parameters of a pooler, and weights of the checkpoint that its own class does not read, such as those
@@ -214,6 +214,7 @@ def load_pretrained(folder: str) -> PreTrainedModel:
 
     Args:
         folder: directory or name, as returned by `locate`.
+        dtype: type of the weights, such as "bfloat16"; by default that of the checkpoint.
 
     Raises:
         DataError: if the checkpoint cannot be loaded, is of this library, lacks weights, names a class that
@@ -234,7 +235,11 @@ def load_pretrained(folder: str) -> PreTrainedModel:
                 "Transformers; name the one whose weights these are"
             )
         model, report = kind.from_pretrained(
-            folder, output_loading_info=True, trust_remote_code=False, ignore_mismatched_sizes=True
+            folder,
+            dtype=dtype,
+            output_loading_info=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
         )
     name, new, unread = type(model).__name__, _new(report), sorted(report["unexpected_keys"])
     if unread and not names:

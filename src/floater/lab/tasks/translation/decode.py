@@ -146,7 +146,7 @@ def translate_and_count(
             for i, text in zip(
                 batch, tokenizer.batch_decode(generated, skip_special_tokens=True), strict=True
             ):
-                out[order[i]] = text.strip().replace("\n", " ")
+                out[order[i]] = text.strip().replace("\r", " ").replace("\n", " ")
     return out, cut
 
 
