@@ -1,7 +1,7 @@
 """Write the tables of the nine problems into clock.md: `make docs`.
 
-nine_problems.csv and driven_flow.csv in docs/clock are the `scores.csv` of two studies, which have the
-variants with the rate that was chosen.
+nine_problems.csv, forgetting_b0.csv and driven_flow.csv in docs/clock are the `scores.csv` of studies, which
+have the variants with the rate that was chosen.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from floater.lab.study.significance import welch_p
 HERE = Path(__file__).parent
 PAGE = HERE / "clock.md"
 CLOCK, WITH_CLOCK, WITHOUT = "rotary-clock", "floater_relative-clock", "floater_relative"
+FORGETTING, AT_ZERO = "forgetting", "forgetting-b0"
+"""The two starts of its gates: that of x-transformers and that of the authors."""
 PROBLEMS = "parity", "dyck", "flip_flop", "counting", "s3", "s5", "recall", "reverse", "sort"
 BINS = {0: "to 20", 21: "21 to 40", 41: "41 to 80"}
 """Numbers of units by their lower bound in the file."""
@@ -159,20 +161,28 @@ def goal(of: Scores) -> str:
     return table(lines)
 
 
-def with_and_without(of: Scores) -> str:
-    """Return the scores of `floater_relative` with the clock and without it."""
-    problems = problems_of(of, WITH_CLOCK, WITHOUT)
-    pairs = (((WITH_CLOCK, problem), (WITHOUT, problem)) for problem in problems)
-    p = corrected(of, pairs, family=len(PROBLEMS))
+def two(of: Scores, one: str, other: str) -> str:
+    """Return the scores of two encodings on each problem, and p of their difference."""
+    pairs = {problem: ((one, problem), (other, problem)) for problem in problems_of(of, one, other)}
+    p = corrected(of, pairs.values(), family=len(PROBLEMS))
     lines = [
         {
             "problem": problem,
-            **{words(name): spread(of[name, problem], 1) for name in (WITH_CLOCK, WITHOUT)},
-            "p": shown_p(p[pair]) if (pair := ((WITH_CLOCK, problem), (WITHOUT, problem))) in p else "",
+            **{words(name): spread(of[name, problem], 1) for name in (one, other)},
+            "p": shown_p(p[pair]) if pair in p else "",
         }
-        for problem in problems
+        for problem, pair in pairs.items()
     ]
     return table(lines)
+
+
+def with_start_at_zero(of: Scores) -> Scores:
+    """Return the scores with `forgetting` from b = 0 in the place of that from b = 5.
+
+    >>> with_start_at_zero({("forgetting", "s3"): [1.0], ("forgetting-b0", "s3"): [3.0]})
+    {('forgetting-b0', 's3'): [3.0]}
+    """
+    return {key: values for key, values in of.items() if key[0] != FORGETTING}
 
 
 def goals(of: Mapping[int, Scores]) -> str:
@@ -201,14 +211,21 @@ def goals(of: Mapping[int, Scores]) -> str:
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
     file, flow = HERE / "clock" / "nine_problems.csv", HERE / "clock" / "driven_flow.csv"
+    at_zero = HERE / "clock" / "forgetting_b0.csv"
     of = {low: scores([file], low) for low in BINS}
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
     parts |= {
         "nine problems by seed": by_seed(of[MAIN]),
         "nine problems tests": against_others(of[MAIN], {CLOCK: main_test(of[MAIN])}),
         "nine problems goal": goal(of[MAIN]),
-        "nine problems flow": with_and_without(of[MAIN]),
+        "nine problems flow": two(of[MAIN], WITH_CLOCK, WITHOUT),
     }
+    both = scores([file, at_zero], MAIN)
+    tests = main_test(with_start_at_zero(both))
+    parts["forgetting"] = two(both, AT_ZERO, FORGETTING)
+    parts["forgetting tests"] = against_others(
+        both, {CLOCK: {k: p for k, p in tests.items() if k[0] == AT_ZERO}}
+    )
     parts["goals"] = goals({low: scores([file, flow], low) for low in BINS})
     of = {low: scores([flow, file], low, [*FLOWS, *RIVALS], FLOWS[0]) for low in BINS if low >= MAIN}
     parts |= {f"driven flow {BINS[low]}": by_problem(each) for low, each in of.items()}

@@ -9,6 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
+import copying
+import event_times
 import far
 import few_data
 import nine_problems
@@ -146,6 +148,79 @@ def test_scores_of_an_open_choice_are_refused_and_a_variant_without_rivals_has_n
         few_data.few_data(file)
 
 
+def test_copying_has_the_tests_of_its_plan(tmp_path: Path) -> None:
+    """Against scipy's paired test, with Holm's factors over the eight rivals of each function."""
+    from scipy.stats import ttest_rel
+
+    scores = {
+        "floater_relative": (88.0, 87.0, 90.0, 86.0, 89.0),
+        "distance_mlp": (87.0, 88.5, 88.0, 86.5, 87.0),
+        "dynamic_bias": (87.5, 88.0, 88.5, 86.0, 88.0),
+        "t5": (50.0, 54.0, 51.0, 52.0, 57.0),
+        "kerple": (85.0, 70.0, 88.0, 80.0, 86.0),
+        "alibi": (70.0, 71.0, 66.0, 69.0, 68.0),
+        "floater_relative-unclipped": (80.0, 85.0, 71.0, 77.0, 89.5),
+    }
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", "seed", "test", "metric", "low", "score"])
+        for name, values in scores.items():
+            for seed, score in enumerate(values, 51):
+                for low in copying.BINS:
+                    writer.writerow([f"{name}-1e-3", seed, "lengths", "exact", low, score - low])
+    rows = [
+        line.strip("| ").split(" | ") for line in copying.by_variant(tmp_path / "scores.csv").splitlines()
+    ]
+    assert [row[0] for row in rows[2:]] == [
+        far.words(name) for name in sorted(scores, key=lambda name: -np.mean(scores[name]))
+    ]
+    table = {row[0]: dict(zip(rows[0], row, strict=False)) for row in rows[2:]}
+    learned = copying.learned(tmp_path / "scores.csv").splitlines()
+    cells = dict(zip(*([cell.strip() for cell in learned[i].split("|")] for i in (0, 2)), strict=True))
+    for ours in ("floater_relative", "dynamic_bias"):
+        ps = {name: ttest_rel(scores[ours], other).pvalue for name, other in scores.items() if name != ours}
+        assert min(ps, key=ps.get) == "t5"
+        assert cells[f"`{ours}`"].endswith(f", p {protocol.shown_p(8 * ps['t5'])}")
+    p = ttest_rel(scores["floater_relative"], scores["t5"]).pvalue
+    assert table["`t5`"]["p, 33–64"] == table["`t5`"]["p, 17–32"] == protocol.shown_p(8 * p)
+
+
+def test_events_have_the_tests_of_their_plan(tmp_path: Path) -> None:
+    """Against scipy's test of Welch, with Holm's factors over the seven comparisons of a score."""
+    from scipy.stats import ttest_ind
+
+    draws = np.random.default_rng(2).normal(0, 0.01, (9, 2, 5))
+    names = sorted({name for pair in event_times.PAIRS for name in pair})
+    nats = {
+        (name, test): 4.6 + 0.01 * i + draws[i, j]
+        for i, name in enumerate(names)
+        for j, test in enumerate(event_times.TESTS)
+    }
+    with (tmp_path / "scores.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", "seed", "test", "metric", "score"])
+        for (name, test), values in nats.items():
+            for seed, value in enumerate(values, 61):
+                for metric in event_times.METRICS:
+                    writer.writerow([f"{name}-3e-3", seed, test, metric, value])
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in event_times.compared(tmp_path / "scores.csv").splitlines()[2:]
+    ]
+    assert [row[:2] for row in rows] == [[far.words(name) for name in pair] for pair in event_times.PAIRS]
+    for column, test in enumerate(event_times.TESTS):
+        ps = [
+            ttest_ind(nats[one, test], nats[other, test], equal_var=False).pvalue
+            for one, other in event_times.PAIRS
+        ]
+        largest = 0.0
+        for rank, i in enumerate(np.argsort(ps)):
+            largest = max(largest, min(1.0, (7 - rank) * ps[i]))
+            one, other = event_times.PAIRS[i]
+            better = np.mean(nats[other, test]) - np.mean(nats[one, test])
+            assert rows[i][2 + 2 * column : 4 + 2 * column] == [f"{better:.3f}", protocol.shown_p(largest)]
+
+
 def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
     """Against scipy's test of Welch, with Holm's factors over all encodings and problems."""
     from scipy.stats import ttest_ind
@@ -196,9 +271,18 @@ def test_nine_problems_have_the_tests_of_their_plan(tmp_path: Path) -> None:
     (row,) = nine_problems.against_others(of, {"rotary-clock": corrected}).splitlines()[2:]
     difference = np.mean(of["rotary-clock", "s3"]) - np.mean(of["floater_relative", "s3"])
     assert f"`floater_relative` by {difference:.1f}, p 0.250" in row.split("|")[3]
-    flow = nine_problems.with_and_without(of).splitlines()[2].strip("| ").split(" | ")
-    two = [p("floater_relative-clock", "floater_relative", problem) for problem in means]
-    assert flow[-1] == nine_problems.shown_p(min(1.0, two[0] * (9 if two[0] == min(two) else 8)))
+    flow = (
+        nine_problems.two(of, "floater_relative-clock", "floater_relative")
+        .splitlines()[2]
+        .strip("| ")
+        .split(" | ")
+    )
+    ps = [p("floater_relative-clock", "floater_relative", problem) for problem in means]
+    assert flow[-1] == nine_problems.shown_p(min(1.0, ps[0] * (9 if ps[0] == min(ps) else 8)))
+    of |= {("forgetting", "s3"): [80.0, 81.0], ("forgetting-b0", "s3"): [70.0, 72.0]}
+    replaced = nine_problems.main_test(nine_problems.with_start_at_zero(of))
+    assert ("forgetting-b0", "s3") in replaced
+    assert ("forgetting", "s3") not in replaced
     assert f"**{far.spread(of['path', 's3'], 1)}**" in nine_problems.by_problem(of)
     seeds = {("path", "s3"): [0.0, 9.0, 20.1], ("none", "s3"): [50.0, 51.0], ("none", "sort"): [0.0, 90.0]}
     assert nine_problems.by_seed(seeds).splitlines()[2:] == ["| `path` |  | 0, 9, 20 |  |  |"]

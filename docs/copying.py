@@ -1,0 +1,75 @@
+"""Write the tables of the comparison on copying into protocol.md from docs/protocol/copying.csv: `make docs`.
+
+The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import mean
+
+from far import exact_matches, spread, words
+from protocol import FLOW, LEARNED, PAGE, UNLEARNED, BySeed, paired_tests
+from tables import table, write_parts
+
+FILE = Path(__file__).parent / "protocol" / "copying.csv"
+NAMES = r"(.+)(-\de-\d)"
+"""Variant and rate."""
+BINS = {0: "to 16", 17: "17–32", 33: "33–64"}
+"""Lengths by their lower bound in the file; those beyond the trained ones have tests."""
+MAIN = 33
+RIVALS = 8
+"""Comparisons that Holm's correction counts."""
+
+
+def scores(file: Path, low: int) -> dict[str, BySeed]:
+    """Return the exact matches of a bin by variant and seed, the best variant first."""
+    by_variant = {name: by_seed for (name, _), by_seed in exact_matches(file, low, NAMES).items()}
+    return dict(sorted(by_variant.items(), key=lambda item: -mean(item[1].values())))
+
+
+def compared(of: dict[str, BySeed], reference: str) -> dict[str, tuple[str, str]]:
+    """Return by how much a variant is better than each other with the same seeds, and Holm's p."""
+    sides = {name: (of[reference], theirs) for name, theirs in of.items() if name != reference}
+    return paired_tests(sides, family=RIVALS)
+
+
+def by_variant(file: Path) -> str:
+    """Return exact matches by variant, the best at the longest texts first, with the tests of the flow."""
+    of = {low: scores(file, low) for low in BINS}
+    tests = {low: compared(of[low], FLOW) for low in BINS if low}
+    lines = []
+    for name in of[MAIN]:
+        line = {"self-attention": words(name)}
+        line |= {title: spread([*of[low][name].values()], 1) for low, title in BINS.items()}
+        for low, each in tests.items():
+            line[f"flow better by, {BINS[low]}"], line[f"p, {BINS[low]}"] = each.get(name, ("", ""))
+        lines.append(line)
+    return table(lines)
+
+
+def learned(file: Path) -> str:
+    """Return by how much learned functions are better than buckets and formulas in the first score."""
+    of = scores(file, MAIN)
+    tests = {name: compared(of, name) for name in LEARNED}
+    return table(
+        [
+            {"better than": words(rival)}
+            | {words(name): "{}, p {}".format(*tests[name][rival]) for name in LEARNED}
+            for rival in UNLEARNED
+        ]
+    )
+
+
+def written() -> dict[str, str]:
+    """Return the tables of the page by their names."""
+    return {"copying": by_variant(FILE), "copying learned": learned(FILE)}
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    write_parts(PAGE, written())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Write the tables of events.md from docs/events/scores.csv: `make docs`.
+
+The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import mean
+
+from far import spread, words
+from protocol import BySeed, holm_corrected, shown_p
+from tables import read, table, write_parts
+
+from floater.lab.study.significance import welch_p
+
+HERE = Path(__file__).parent
+PAGE = HERE / "events.md"
+FILE = HERE / "events" / "scores.csv"
+TESTS = {"as_trained": "in pieces as in training", "in_512": "in pieces of 512"}
+METRICS = {
+    "nll": ("nats", 3),
+    "nll_time": ("nats of the time", 3),
+    "nll_type": ("nats of the type", 3),
+    "accuracy": ("accuracy, %", 2),
+    "mae": ("error, days", 3),
+}
+"""Heads of columns, and decimals."""
+PAIRS = (
+    ("floater_relative", "dynamic_bias"),
+    ("floater", "sinusoidal"),
+    ("floater_relative", "floater_relative-index"),
+    ("sinusoidal", "sinusoidal-index"),
+    ("floater_relative", "none"),
+    ("floater", "none"),
+    ("rotary-clock", "rotary"),
+)
+"""The registered comparisons."""
+
+
+def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:
+    """Return the scores of a test set by variant and seed, with the seeds that all variants have.
+
+    Raises:
+        ValueError: if the file has two rates of a variant.
+    """
+    by_variant: dict[str, BySeed] = {}
+    rates: dict[str, str] = {}
+    for row in read(file):
+        if (row["test"], row["metric"]) == (test, metric):
+            name, rate = re.fullmatch(r"(.+)-(\de-\d)", row["model"]).groups()  # type: ignore[union-attr]
+            if rates.setdefault(name, rate) != rate:
+                raise ValueError(f"{file} has {name} with the rates {rates[name]} and {rate}; choose one")
+            by_variant.setdefault(name, {})[int(row["seed"])] = float(row["score"])
+    seeds = set.intersection(*map(set, by_variant.values()))
+    return {name: {seed: of[seed] for seed in sorted(seeds)} for name, of in by_variant.items()}
+
+
+def by_variant(file: Path) -> str:
+    """Return means and deviations over the seeds, the lowest negative log-likelihood first."""
+    of = {metric: scores(file, "as_trained", metric) for metric in METRICS}
+    longer = scores(file, "in_512", "nll")
+    lines = []
+    for name in sorted(of["nll"], key=lambda name: mean(of["nll"][name].values())):
+        line = {"encoding": words(name)}
+        for metric, (title, digits) in METRICS.items():
+            line[title] = spread([*of[metric][name].values()], digits)
+        lines.append(line | {"nats in 512": spread([*longer[name].values()], 3)})
+    return table(lines)
+
+
+def compared(file: Path) -> str:
+    """Return by how many nats the first of each registered pair is better, and p of Welch's tests."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for test, title in TESTS.items():
+        of = {name: [*by_seed.values()] for name, by_seed in scores(file, test, "nll").items()}
+        ps = {pair: p for pair in PAIRS if (p := welch_p(of[pair[0]], of[pair[1]])) is not None}
+        shown = {pair: shown_p(p) for pair, p in holm_corrected(ps, len(PAIRS)).items()}
+        for one, other in PAIRS:
+            line = lines.setdefault((one, other), {"encoding": words(one), "against": words(other)})
+            line[f"better by, {title}"] = f"{mean(of[other]) - mean(of[one]):.3f}"
+            line[f"p, {title}"] = shown.get((one, other), "")
+    return table([*lines.values()])
+
+
+def written() -> dict[str, str]:
+    """Return the tables of the page by their names."""
+    return {"events": by_variant(FILE), "events tests": compared(FILE)}
+
+
+def main() -> None:
+    """Write the tables into the page."""
+    write_parts(PAGE, written())
+
+
+if __name__ == "__main__":
+    main()
