@@ -52,8 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         type=_edges,
         help="also score by source length in words and marks (characters of scripts without spaces), as in "
-        "80,100,120; on a generated task by its lengths, for a causal language model by preceding tokens, "
-        "for events by preceding events",
+        "80,100,120; on a generated task by its lengths, for causal models by preceding tokens or events",
     )
     language_modeling = parser.add_argument_group("language modelling and events")
     language_modeling.add_argument(
