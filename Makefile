@@ -58,6 +58,7 @@ docs: .venv/installed
 	$(BIN)/python docs/few_data.py
 	$(BIN)/python docs/clock.py
 	$(BIN)/python docs/nine_problems.py
+	$(BIN)/python docs/event_times.py
 	$(BIN)/python docs/certified.py
 	$(BIN)/python docs/fullsize.py
 	$(BIN)/python docs/tables.py

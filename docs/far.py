@@ -376,6 +376,7 @@ def written() -> dict[str, str]:
 def check_pages() -> list[str]:
     """Return the tables and the numbers of the text that do not follow from the scores."""
     import clock  # these import this module
+    import event_times
     import few_data
     import nine_problems
     import protocol
@@ -383,7 +384,9 @@ def check_pages() -> list[str]:
 
     wrong = [line for row in statements.statements() if (line := statements.wrong(row))]
     pages = [(PAGE, written())]
-    pages += [(module.PAGE, module.written()) for module in (protocol, few_data, clock, nine_problems)]
+    pages += [
+        (module.PAGE, module.written()) for module in (protocol, few_data, clock, nine_problems, event_times)
+    ]
     for page, of in pages:
         text = page.read_text(encoding="utf-8")
         wrong += [f"{page.name}: table {name!r} differs" for name, part in of.items() if part not in text]
