@@ -13,8 +13,8 @@ from protocol import FLOW, LEARNED, PAGE, UNLEARNED, BySeed, paired_tests
 from tables import table, write_parts
 
 FILE = Path(__file__).parent / "protocol" / "copying.csv"
-NAMES = r"(.+)(-\de-\d)"
-"""Variant and rate."""
+NAMES = r"(.+)-\de-\d"
+"""Variant, before the rate."""
 BINS = {0: "to 16", 17: "17–32", 33: "33–64"}
 """Lengths by their lower bound in the file; those beyond the trained ones have tests."""
 MAIN = 33
@@ -24,7 +24,7 @@ RIVALS = 8
 
 def scores(file: Path, low: int) -> dict[str, BySeed]:
     """Return the exact matches of a bin by variant and seed, the best variant first."""
-    by_variant = {name: by_seed for (name, _), by_seed in exact_matches(file, low, NAMES).items()}
+    by_variant = {name: by_seed for (name,), by_seed in exact_matches(file, low, NAMES).items()}
     return dict(sorted(by_variant.items(), key=lambda item: -mean(item[1].values())))
 
 

@@ -5,13 +5,12 @@ The file is the `scores.csv` of the study, which has the variants with the rate 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from statistics import mean
 
-from far import spread, words
+from far import scores_by_seed, spread, words
 from protocol import BySeed, holm_corrected, shown_p
-from tables import read, table, write_parts
+from tables import table, write_parts
 
 from floater.lab.study.significance import welch_p
 
@@ -40,19 +39,8 @@ PAIRS = (
 
 
 def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:
-    """Return the scores of a test set by variant and seed, with the seeds that all variants have.
-
-    Raises:
-        ValueError: if the file has two rates of a variant.
-    """
-    by_variant: dict[str, BySeed] = {}
-    rates: dict[str, str] = {}
-    for row in read(file):
-        if (row["test"], row["metric"]) == (test, metric):
-            name, rate = re.fullmatch(r"(.+)-(\de-\d)", row["model"]).groups()  # type: ignore[union-attr]
-            if rates.setdefault(name, rate) != rate:
-                raise ValueError(f"{file} has {name} with the rates {rates[name]} and {rate}; choose one")
-            by_variant.setdefault(name, {})[int(row["seed"])] = float(row["score"])
+    """Return the scores of a test set by variant and seed, with the seeds that all variants have."""
+    by_variant = {name: of for (name,), of in scores_by_seed(file, test, metric, r"(.+)-\de-\d").items()}
     seeds = set.intersection(*map(set, by_variant.values()))
     return {name: {seed: of[seed] for seed in sorted(seeds)} for name, of in by_variant.items()}
 

@@ -207,16 +207,30 @@ def scores(study: Study) -> dict[str, dict[tuple[int, int], list[float]]]:
     return by_model
 
 
-def exact_matches(file: Path, low: int, names: str) -> dict[tuple[str, str], dict[int, float]]:
-    """Return the exact matches of a bin of lengths by seed, for the two groups of a pattern of names.
+def exact_matches(file: Path, low: int, names: str) -> dict[tuple[str, ...], dict[int, float]]:
+    """Return the exact matches of a bin of lengths by seed; see `scores_by_seed`."""
+    return scores_by_seed(file, "lengths", "exact", names, str(low))
+
+
+def scores_by_seed(
+    file: Path, test: str, metric: str, names: str, low: str = ""
+) -> dict[tuple[str, ...], dict[int, float]]:
+    """Return the scores of a test set by seed, for the groups of a pattern of names.
+
+    Args:
+        file: `scores.csv` of a study.
+        test: test set.
+        metric: metric.
+        names: pattern of the names of the variants.
+        low: lower bound of the bin of lengths; empty for the whole test set.
 
     Raises:
         ValueError: if the file has several names of a variant, as while the choice of its rate is open.
     """
-    by_variant: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    models: dict[tuple[str, str], str] = {}
+    by_variant: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
+    models: dict[tuple[str, ...], str] = {}
     for row in read(file):
-        if row["test"] == "lengths" and row["metric"] == "exact" and row["low"] == str(low):
+        if (row["test"], row["metric"], row["low"]) == (test, metric, low):
             key = re.fullmatch(names, row["model"]).groups()  # type: ignore[union-attr]
             if models.setdefault(key, row["model"]) != row["model"]:
                 raise ValueError(f"{file} has scores of {models[key]} and {row['model']}; one must be chosen")

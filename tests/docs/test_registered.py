@@ -198,11 +198,11 @@ def test_events_have_the_tests_of_their_plan(tmp_path: Path) -> None:
     }
     with (tmp_path / "scores.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["model", "seed", "test", "metric", "score"])
+        writer.writerow(["model", "seed", "test", "metric", "low", "score"])
         for (name, test), values in nats.items():
             for seed, value in enumerate(values, 61):
                 for metric in event_times.METRICS:
-                    writer.writerow([f"{name}-3e-3", seed, test, metric, value])
+                    writer.writerow([f"{name}-3e-3", seed, test, metric, "", value])
     rows = [
         line.strip("| ").split(" | ")
         for line in event_times.compared(tmp_path / "scores.csv").splitlines()[2:]

@@ -41,7 +41,7 @@ def model(trained: Path) -> Any:
 
 @pytest.fixture
 def end_bias(model: Any) -> Iterator[torch.Tensor]:
-    """What is added to the score of the end: which texts the model ends depends on Babel's version."""
+    """A bias of the end token's logit: which texts the model ends depends on Babel's version."""
     bias = torch.zeros(())
     network, tokenizer = model
 
