@@ -56,9 +56,27 @@ def at_least_one(**options: float | None) -> None:
         Traceback (most recent call last):
         floater.encodings.errors.PositionError: width is 0; it must be at least 1
     """
+    _at_least(1, options)
+
+
+def at_least_zero(**options: float | None) -> None:
+    """Refuse options below 0, and NaN; None, a default, is allowed.
+
+    Raises:
+        PositionError: if an option is below 0; the message names the first.
+
+    Example:
+        >>> at_least_zero(std=-0.1)
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: std is -0.1; it must be at least 0
+    """
+    _at_least(0, options)
+
+
+def _at_least(least: int, options: dict[str, float | None]) -> None:
     for name, value in options.items():
-        if value is not None and not value >= 1:
-            raise PositionError(f"{name} is {value}; it must be at least 1")
+        if value is not None and not value >= least:
+            raise PositionError(f"{name} is {value}; it must be at least {least}")
 
 
 def chosen_blocks(blocks: str | list[int] | tuple[int, ...], layers: int) -> tuple[int, ...]:

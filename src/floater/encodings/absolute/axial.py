@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from floater.encodings.absolute.added import AddedVectors
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.checks import one_of
+from floater.encodings.checks import at_least_zero, one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -73,8 +73,7 @@ class Axial(AddedVectors):
     ) -> None:
         super().__init__(spec)
         one_of("order", order, ("released", "survey"))
-        if std is not None and not std >= 0:
-            raise PositionError(f"std is {std}; it must be at least 0")
+        at_least_zero(std=std)
         first = spec.dim // 2 if first is None else first
         if segment < 1 or not 0 < first < spec.dim:
             raise PositionError(

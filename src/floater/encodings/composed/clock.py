@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import convolve, earlier_tokens, steps
 from floater.encodings.card import Card
 from floater.encodings.carried import carried, carry
-from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.checks import at_least_one, at_least_zero, one_of
 from floater.encodings.composed.parts import Part, named
 from floater.encodings.context import AttentionContext, Projection
 from floater.encodings.errors import PositionError
@@ -170,8 +170,7 @@ class Clock(Precise):
         one_of("per", per, ("head", "block", "pair"))
         one_of("rate", rate, tuple(RATES))
         at_least_one(kernel=kernel, hidden=hidden)
-        if not std >= 0:
-            raise PositionError(f"std is {std}; it must be at least 0")
+        at_least_zero(std=std)
         if not rotates and (per == "pair" or rate == "angle"):
             chosen = "per='pair'" if per == "pair" else "rate='angle'"
             raise PositionError(f"{chosen} is for encodings that rotate pairs, which '{name}' does not")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
-from floater.encodings.checks import at_least_one
+from floater.encodings.checks import at_least_one, at_least_zero
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, DistanceTable, PairBias, PositionBias, ProductBias
@@ -71,8 +71,7 @@ def segment_table(spec: StackSpec, share_heads: bool, share_layers: bool, count:
     Raises:
         PositionError: if the number of segments is negative.
     """
-    if count < 0:
-        raise PositionError(f"segments is {count}; it must be at least 0")
+    at_least_zero(segments=count)
     layers, heads = 1 if share_layers else spec.layers, 1 if share_heads else spec.heads
     return SegmentTable(layers, heads, count) if count else None
 

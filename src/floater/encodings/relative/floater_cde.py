@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from floater.encodings.absolute.tokens import convolve, earlier_tokens, steps
 from floater.encodings.card import Card
 from floater.encodings.carried import carried, carry
-from floater.encodings.checks import at_least_one
+from floater.encodings.checks import at_least_one, at_least_zero
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
@@ -113,8 +113,7 @@ class FloaterCDE(PositionModel):
             raise PositionError(f"base is {base}; it must be above 1")
         if not positions and base != 10000.0:
             raise PositionError(f"base is {base}, but positions=False leaves out rotary's frequencies")
-        if not std >= 0:
-            raise PositionError(f"std is {std}; it must be at least 0")
+        at_least_zero(std=std)
         self.base, self.positions, self.std = base, positions, std
         self.entries = 6 * head_dim // 4  # of the matrices of a head, above their diagonals
         self.weight = nn.Parameter(torch.empty(spec.layers, spec.heads * self.entries, spec.dim))

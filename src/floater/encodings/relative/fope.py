@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from floater.encodings.card import Card
+from floater.encodings.checks import at_least_zero
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel, Stage
@@ -71,8 +72,7 @@ class FoPE(PositionModel):
         self.planes = planes("half", width)
         if width % 4:
             raise PositionError(f"head_dim is {width}; 'fope' needs a multiple of 4")
-        if not gain >= 0:
-            raise PositionError(f"gain is {gain}; it must be at least 0")
+        at_least_zero(gain=gain)
         self.base, self.gain, self.width = base, gain, width
         waves = int((frequencies(width, base, torch.device("cpu")) * spec.max_length >= 2 * math.pi).sum())
         if not waves:

@@ -53,7 +53,7 @@ class TransformerXL(PositionModel):
     which is not implemented.
 
     Args:
-        untie: whether each block has a u and v of its own, as in the authors' trainings on words in
+        untie: whether u and v differ from block to block, as in the authors' trainings on words in
             TensorFlow.
 
     Raises:

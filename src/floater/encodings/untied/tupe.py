@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.checks import one_of
-from floater.encodings.errors import PositionError
+from floater.encodings.checks import at_least_zero, one_of
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PairBias, PositionBias, ProductBias
 from floater.encodings.relative.distances import pairs
@@ -76,8 +75,7 @@ class TupeA(PositionBias):
         super().__init__(spec)
         one_of("cls", cls, CLS)
         one_of("matrix", matrix, ("factored", "free"))
-        if std is not None and not std >= 0:
-            raise PositionError(f"std is {std}; it must be at least 0")
+        at_least_zero(std=std)
         self.cls, self.matrix = cls, matrix
         self.std = spec.weight_std(0.02) if std is None else std
         dim, length = spec.dim, spec.max_length
