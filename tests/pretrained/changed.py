@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from typing import Any
 
 import torch
@@ -54,6 +56,11 @@ CHANGED = [*((name, "plug") for name in zoo.NAMES), *((name, "extend") for name 
 
 def changed(name: str, how: str) -> Any:
     """A plugged model, or one that is extended by what this library adds to its weights, where it can be."""
+    return copy.deepcopy(_changed(name, how))
+
+
+@cache  # as fits take seconds
+def _changed(name: str, how: str) -> Any:
     if how == "plug":
         return trained(name)
     model = build(name)
