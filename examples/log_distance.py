@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings import Card, StackSpec, register
 from floater.encodings.relative.floater_relative import BiasVectors, FloaterRelative
 from floater.flow import FlowVectors
+from floater.positions import Positions
 
 
 @register("distance_mlp")
@@ -19,7 +23,8 @@ class DistanceMLP(FloaterRelative):
 
     psi(u) = W2 tanh(W1 s + u1 u + b1) + u2 u + b2: the flow's field, evaluated once at u and the start s of a
     block and direction. Parameters are those of `floater_relative`, in number and shape; the layers start as
-    PyTorch's linear layers do.
+    PyTorch's linear layers do. At real distances its biases are computed at `knots` and interpolated, as the
+    flow's are between the points of its solution.
 
     Args:
         spec: the stack of blocks.
@@ -47,6 +52,16 @@ class DistanceMLP(FloaterRelative):
         if self.baked is None:
             for linear in self.flow.field.children():
                 linear.reset_parameters()
+
+    def prepare(self, positions: Positions) -> Any:
+        if not positions.query.is_floating_point() or self.clip == math.inf:
+            return super().prepare(positions)
+        times = positions.query[:, None], positions.key[:, None]
+        tables = self.prepare_times(positions)
+        return torch.stack([self.bias_at(*times, tables, layer) for layer in range(self.spec.layers)])
+
+    def added(self, state: Any, layer: int) -> Any:
+        return state[layer] if isinstance(state, Tensor) else super().added(state, layer)
 
     def _solved(self, u: Tensor, delta: Tensor) -> BiasVectors:
         times = F.pad(u.reshape(-1, 1), (0, 0, 0, 1), value=self.span)

@@ -14,6 +14,7 @@ import torch
 
 from floater.encodings import build, catalogue, plugins
 from floater.encodings import registry as encodings
+from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.lab.cli import main
 from floater.lab.settings import SettingsError
 from floater.lab.tasks import registry
@@ -84,6 +85,20 @@ def test_the_rival_without_the_equation_evaluates_the_field_once(
     u = torch.log1p(torch.arange(16.0, dtype=torch.float64).clamp(max=8))
     start = bias[:, -1, -1][:, None]
     torch.testing.assert_close(bias[:, -1].flip(-1), start + u * value[:, -1].flip(-1), atol=1e-5, rtol=1e-5)
+
+
+def test_the_rival_of_real_distances_is_its_value_at_each_of_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    import_module("log_distance")
+    rival = build("distance_mlp", **SPEC)
+    times = torch.tensor([[0.0, 0.3, 2.9, 7.7, 15.2], [0.0, 0.1, 0.2, 4.1, 9.8]]).double()
+    positions = Positions.times(times)
+    at_each = FloaterRelative.prepare(rival, positions)
+    for layer in range(SPEC["layers"]):
+        interpolated = rival.correlation(rival.prepare(positions), layer)
+        torch.testing.assert_close(interpolated, rival.correlation(at_each, layer), atol=1e-5, rtol=1e-5)
 
 
 def floater(*arguments: str) -> subprocess.CompletedProcess[str]:
