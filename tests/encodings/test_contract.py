@@ -24,3 +24,10 @@ def test_every_encoding_keeps_the_contract(name, options, check):
 @pytest.mark.parametrize("check", CARD)
 def test_every_card_describes_its_encoding(name, check):
     check_contract(name, check)
+
+
+@EVERY
+def test_far_positions_keep_relative_encodings_relative(name, options, monkeypatch):
+    """Beyond the lengths at which a rule begins, and where angles in single precision would round."""
+    monkeypatch.setattr("floater.testing.invariances._SHIFT", 20_000)
+    check_contract(name, "shift", options)

@@ -176,6 +176,7 @@ OPTIONS = [
         {"terms": "content_to_position", "direction": "released"},
         "direction is 'released', but with terms='content_to_position' P is not projected to queries",
     ),
+    ("deberta", {"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1"),
     ("deberta", {"span": 0}, "span is 0; buckets='clip' needs at least 1"),
     ("deberta", {"span": 3, "buckets": "log"}, "span is 3; buckets='log' needs at least 4"),
     (
@@ -258,6 +259,7 @@ OPTIONS = [
         {"heads": 4, "form": "released"},
         "head_dim is 2; form='released' needs an even one of at least 4",
     ),
+    ("transformer_xl", {"dropout": -0.1}, "dropout is -0.1; it must be at least 0 and below 1"),
     ("transformer_xl", ODD, "dim is 9; sinusoidal positions need an even one"),
     ("window", {"size": -1}, "size is -1; it must not be negative"),
     ("xpos", {"scale_base": 0}, "scale_base is 0; it must be positive"),
@@ -368,10 +370,10 @@ POSITIONS = [
         "graphormer",
         {},
         Positions.graph([[(0, 1, 4)]]),
-        r"labels 0 to 0 \(option labels\); an edge has label 4",
+        r"'graphormer' has labels 0 to 0 \(option labels\); an edge has label 4",
     ),
     *(
-        (name, {"labels": 2}, Positions.graph([[(0, 1, 2)]]), r"has labels 0 to 1 \(option .*has label 2")
+        (name, {"labels": 2}, Positions.graph([[(0, 1, 2)]]), rf"'{name}' has labels 0 to 1 .*has label 2")
         for name in ("structural", "graph_gru")
     ),
 ]

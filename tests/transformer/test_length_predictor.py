@@ -108,6 +108,14 @@ def test_training_without_labels_learns_the_length_of_the_inputs_for_it():
     assert "target_length" not in build_model(FloaterForConditionalGeneration, "none").training_inputs(LABELS)
 
 
+def test_a_row_without_labels_has_the_length_of_one_with_and_without_a_loss_inside():
+    model, labels = length_aware().train(), LABELS.clone()
+    labels[1] = -100
+    inside = model(tokens(3, 5), MASK, labels=labels).auxiliary_loss
+    outside = model(tokens(3, 5), MASK, **model.training_inputs(labels)).auxiliary_loss
+    torch.testing.assert_close(outside, inside)
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 @torch.no_grad()
 def test_generation_counts_down_from_the_predicted_length(beams):

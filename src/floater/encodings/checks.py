@@ -73,6 +73,22 @@ def at_least_zero(**options: float | None) -> None:
     _at_least(0, options)
 
 
+def probability(**options: float) -> None:
+    """Refuse options that are no probability of dropping a component: below 0, or 1 and above.
+
+    Raises:
+        PositionError: if an option is not in [0, 1); the message names the first.
+
+    Example:
+        >>> probability(dropout=1.0)
+        Traceback (most recent call last):
+        floater.encodings.errors.PositionError: dropout is 1.0; it must be at least 0 and below 1
+    """
+    for name, value in options.items():
+        if not 0 <= value < 1:
+            raise PositionError(f"{name} is {value}; it must be at least 0 and below 1")
+
+
 def _at_least(least: int, options: dict[str, float | None]) -> None:
     for name, value in options.items():
         if value is not None and not value >= least:

@@ -287,6 +287,17 @@ class PositionModel(nn.Module):
         return any(getattr(type(self), hook) is not getattr(PositionModel, hook) for hook in hooks)
 
 
+def scale_as_projected(model: PositionModel, head_dim: int) -> float:
+    """Return the factor of the dot products of heads that `qkv` has not widened; a method `scale` of a model.
+
+    Example:
+        >>> from floater import build
+        >>> build("pope", dim=8, heads=2, layers=1, max_length=16).scale(8)  # twice as wide as a head
+        0.5
+    """
+    return PositionModel.scale(model, model.spec.dim // model.spec.heads)
+
+
 def count_parameters(model: nn.Module) -> int:
     """Return the number of parameters of all position models in a module, without unread ones.
 

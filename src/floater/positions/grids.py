@@ -31,8 +31,10 @@ def grid_coordinates(
         [[0.0, 0.0], [0.0, 0.25], [0.0, 0.75], [0.0, 1.0]]
     """
     for name, counts in (("sizes", sizes), ("like", sizes if like is None else like)):
-        if not counts or any(size < 1 for size in counts):
-            raise ValueError(f"{name} is {tuple(counts)}; it must be patches along each axis, at least 1")
+        if not counts or any(isinstance(size, float) or size < 1 for size in counts):
+            raise ValueError(
+                f"{name} is {tuple(counts)}; it must be whole numbers of patches along each axis, at least 1"
+            )
     axes: list[Tensor] = [torch.arange(size, device=device) for size in sizes]
     if like is not None:
         if len(like) != len(sizes):

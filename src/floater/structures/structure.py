@@ -201,6 +201,7 @@ def graphs(
         batch = [batch]
     edge_lists: list[list[tuple[int, int, int]]] = []
     counts: list[int] = []
+    sizes = None if sizes is None else _integers(sizes)
     for sample, graph in enumerate(batch):
         triples, count, both = _triples(graph)
         if sizes is not None:
@@ -225,11 +226,14 @@ def graphs(
 
 
 def _integers(row: Iterable[Any]) -> list[int]:
-    values = list(row.tolist() if isinstance(row, Tensor) else row)
+    values = row.tolist() if isinstance(row, Tensor) else row
     try:
         return [operator.index(value) for value in values]  # of NumPy, too
     except TypeError:
-        raise ValueError(f"{values} are not all integers") from None
+        raise ValueError(
+            f"{values!r} is not a list of integers; trees, graphs, sizes, labels and words are lists with an "
+            "entry for each of a batch"
+        ) from None
 
 
 def _aligned(labels: Sequence[Any], rows: list[list[int]]) -> list[list[int]]:

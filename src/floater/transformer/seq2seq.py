@@ -141,7 +141,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
         """Return arguments of `forward` in place of labels (batch, T), kept for a loss outside of it."""
         inputs = {"decoder_input_ids": self.prepare_decoder_input_ids_from_labels(labels)}
         if self.length is not None:
-            inputs["target_length"] = labels.ne(IGNORED).sum(1)
+            inputs["target_length"] = _label_lengths(labels)
         return inputs
 
     def target_lengths(
@@ -180,7 +180,7 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
                 )
         length = source_positions.target_length if target_length is None else target_length
         if length is None and labels is not None:
-            length = labels.ne(IGNORED).sum(1).clamp(min=1)
+            length = _label_lengths(labels)
         if length is None:
             return self.length(source, source_positions.key_valid), None
         learns = self.training or labels is not None
@@ -326,3 +326,8 @@ class FloaterForConditionalGeneration(FloaterPreTrainedModel, FloaterGenerationM
 
 
 AutoModelForSeq2SeqLM.register(FloaterConfig, FloaterForConditionalGeneration)
+
+
+def _label_lengths(labels: Tensor) -> Tensor:
+    """Return the lengths of the targets, (batch,); that of a row without labels is 1."""
+    return labels.ne(IGNORED).sum(1).clamp(min=1)

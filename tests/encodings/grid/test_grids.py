@@ -52,7 +52,8 @@ def test_patches_stand_row_by_row_and_scaled_grids_cover_the_same_image():
 @pytest.mark.parametrize(
     ("sizes", "like", "message"),
     [
-        ((), None, r"sizes is \(\); it must be patches along each axis"),
+        ((), None, r"sizes is \(\); it must be whole numbers of patches along each axis"),
+        ((2.5, 2), None, r"sizes is \(2.5, 2\); it must be whole numbers of patches along each axis"),
         ((2, 0), None, r"sizes is \(2, 0\)"),
         ((2, 2), (2,), r"like is \(2,\); it must have 2 axes"),
     ],
@@ -165,6 +166,17 @@ def test_alibi_falls_with_the_euclidean_distance():
             for s in range(12):
                 far = math.hypot(t // 4 - s // 4, t % 4 - s % 4)
                 assert bias[head, t, s].item() == pytest.approx(-far * 2.0 ** (-4 * (head + 1)))
+
+
+def test_the_gradient_of_alibi_is_finite_where_patches_coincide():
+    """The root of the distance from a patch to itself made the gradients of all coordinates NaN."""
+    at = torch.tensor([[[0.0, 0.0], [3.0, 4.0], [3.0, 4.0]]], dtype=torch.double, requires_grad=True)
+    index = torch.arange(3)[None]
+    model = build("alibi_grid", **SIZES)
+    (bias,) = model.prepare(Positions(index, index, coordinates=at))
+    (gradient,) = torch.autograd.grad(bias[0].sum(), at)
+    away = torch.tensor([0.6, 0.8], dtype=torch.double) / 2**4  # the slope of the first of two heads
+    torch.testing.assert_close(gradient[0], torch.stack([4 * away, -2 * away, -2 * away]))
 
 
 @pytest.mark.parametrize("name", ["rotary_axial", "rotary_mixed"])

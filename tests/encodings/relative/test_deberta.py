@@ -20,12 +20,23 @@ from relative_cases import (
     logits,
     queries_and_keys,
 )
+from torch import nn
+from torch.nn import functional as F
 
 from floater import Positions, build
 from floater.encodings import AttentionContext
 from floater.encodings.relative.deberta import log_distance
 
 KINDS = {"c2p": "content_to_position", "p2c": "position_to_content"}
+
+
+class Multiply(nn.Module):
+    def __init__(self, factors):
+        super().__init__()
+        self.factors = factors
+
+    def forward(self, x):
+        return x * self.factors
 
 
 @WHOLE
@@ -63,10 +74,11 @@ def test_logits_are_equation_4(positions, terms, direction, span):
     agree(actual, by_pairs(positions, q, k, score), q, k, table)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("terms", ["both", "content_to_position", "position_to_content"])
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("buckets", ["clip", "log"])
-def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
+def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms, dropout):
     v2 = pytest.importorskip("transformers.models.deberta_v2.modeling_deberta_v2")
     length, span, far = 24, 8, 20
     config = v2.DebertaV2Config(
@@ -89,6 +101,7 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
         absolute=False,
         share=share,
         terms=terms,
+        dropout=dropout,
     )
     for ours, name in ((model.key, "pos_key_proj"), (model.query, "pos_query_proj")):
         if ours:
@@ -101,13 +114,31 @@ def test_deberta_v2_of_transformers_gives_the_same(buckets, share, terms):
         for linear in (theirs.query_proj, theirs.key_proj)
     )
     table = torch.nn.functional.layer_norm(model.table.weight, (DIM,), model.norm.weight, model.norm.bias)
+    torch.manual_seed(0)  # in their training mode `pos_dropout` drops the table; here with our random numbers
+    kept = F.dropout(torch.ones(LAYERS, 2 * span, DIM, dtype=torch.double), dropout)[1]
+    theirs.pos_dropout = Multiply(kept)
     _, wanted = theirs(x, torch.ones(2, 1, length, length), output_attentions=True, rel_embeddings=table)
     projections = {"query": theirs.query_proj, "key": theirs.key_proj}
+    torch.manual_seed(0)
     context = AttentionContext(model.prepare(Positions.arange(length)), 1, projections=projections)
     actual = q @ k.transpose(-1, -2) * model.scale(WIDTH) + model.bias(q, k, context)
     actual = actual.softmax(-1)
     # transformers divides by square roots in single precision
     torch.testing.assert_close(actual, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_differs_between_blocks_and_acts_in_training_alone():
+    model, plain = (build_encoding("deberta", dropout=p) for p in (0.5, 0.0))
+    plain.load_state_dict(model.state_dict())
+    q = k = torch.randn(1, HEADS, 5, WIDTH, dtype=torch.double)
+    state = model.prepare(POSITIONS["counting"])
+    for name in ("key", "query"):
+        getattr(model, name)[1].load_state_dict(getattr(model, name)[0].state_dict())
+    biases = [model.bias(q, k, AttentionContext(state, layer)) for layer in (0, 0, 1)]
+    torch.testing.assert_close(biases[0], biases[1])  # tiles and checkpoints read it again
+    assert not torch.allclose(biases[0], biases[2])
+    read = [logits(each.eval(), POSITIONS["counting"], q, k) for each in (model, plain)]
+    torch.testing.assert_close(*read)
 
 
 @pytest.mark.parametrize(("span", "far"), [(256, 512), (8, 20), (32, 500)])

@@ -30,6 +30,18 @@ def test_sequential_positions_join(sequence):
         torch.testing.assert_close(actual[token].double(), wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("sequence", ["none", "add", "fuse"])
+def test_the_sequential_position_is_read_at_the_times_of_tokens(sequence):
+    """`derives_positions` kept random times from acting, and from being allowed."""
+    model = build("spr_absolute", **SIZES, sequence=sequence)
+    tree = Positions.tree(TREES[:1])
+    shifted = tree.but(query=tree.query + 7, key=tree.key + 7)
+    timed = tree.but(query_time=tree.query + 7, key_time=tree.key + 7)
+    torch.testing.assert_close(model.prepared(timed), model.prepare(shifted))
+    assert torch.equal(model.prepared(timed), model.prepared(tree)) == (sequence == "none")
+    assert model.reads_times == (sequence != "none")
+
+
 def relation(parents, t, s):
     """Wang et al. 2019 as the survey tells it in section 4.3.1."""
     up = nx.DiGraph((node, p) for node, p in enumerate(parents) if p >= 0)

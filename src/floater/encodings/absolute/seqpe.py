@@ -8,8 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card
-from floater.encodings.checks import at_least_one
-from floater.encodings.errors import PositionError
+from floater.encodings.checks import at_least_one, probability
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias, ProductBias
 from floater.encodings.spec import StackSpec
@@ -75,8 +74,7 @@ class SeqPE(PositionBias):
     def __init__(self, spec: StackSpec, *, digits: int = 5, depth: int = 2, dropout: float = 0.1) -> None:
         super().__init__(spec)
         at_least_one(digits=digits, depth=depth)
-        if not 0 <= dropout < 1:
-            raise PositionError(f"dropout is {dropout}; it must be at least 0 and below 1")
+        probability(dropout=dropout)
         dim = spec.dim
         self.value = nn.Embedding(10, dim)
         self.add_module("place", nn.Embedding(digits, dim))

@@ -22,15 +22,16 @@ from floater.positions import Positions
 class PositionLearning(PositionModel):
     """Sinusoids in an order predicted from the tokens: for a decoder that writes all of them at once.
 
-    Dufter et al. 2022, section 4.4, and the authors' program are the specification. A decoder that writes all
+    Dufter et al. 2022, section 4.4, and the released program are the specification. A decoder that writes all
     tokens at once reads copies of the encoded source, in the order of the source. A pointer network predicts
     their permutation into the order of the target; in training the reference permutation is
     that of `heuristic_order`, and the pointer network learns it by a loss of its own. All of that is in
     `FloaterForNonAutoregressiveGeneration`, whose decoder gets the inputs in their new order, so that
     positions t are as usual. Anywhere else the model permutes the positions of the given tokens.
 
-    Of the program's predictors this is the one that picks position after position; the other one, for
-    relative positions, and the relative attention of its decoder are not implemented.
+    Of the program's predictors this is the one that picks position after position, with less in it: GRUs and
+    dot products. The program has LSTMs, after blocks that attend to the source, and an additive score. Its
+    predictor of relative positions and the relative attention of its decoder are not implemented.
 
     Args:
         plain: use plain sinusoids, as the encoder of such a decoder does by default. The decoder has its

@@ -56,11 +56,10 @@ class GridALiBi(PositionBias):
     def prepare(self, positions: Positions) -> Tensor:
         query, key = coordinates(positions, self.axes, "alibi_grid")
         dtype = torch.promote_types(key.dtype, at_least_float32(self.dtype))
-        squares = sum(
-            (key[:, None, :, axis] - query[:, :, None, axis]).to(dtype).square() for axis in range(self.axes)
-        )
-        assert isinstance(squares, Tensor)
-        return -squares.sqrt()[:, None] * slopes(self.spec.heads, squares.device).to(dtype)[:, None, None]
+        difference = (key[:, None] - query[:, :, None]).to(dtype)
+        distance = torch.linalg.vector_norm(difference, dim=-1)  # a root would have no gradient at zero
+        bias: Tensor = -distance[:, None] * slopes(self.spec.heads, distance.device).to(dtype)[:, None, None]
+        return bias
 
     def correlation(self, state: Tensor, layer: int) -> Tensor:
         return state  # a matrix, which no kernel computes tile by tile

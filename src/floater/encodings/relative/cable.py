@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
-from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.model import QKV, PositionModel, Stage, scale_as_projected
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.forgetting import sums_between
@@ -53,6 +53,7 @@ class Cable(PositionModel):
 
     stage = Stage.APPEND
     reads_content = False
+    scale = scale_as_projected
 
     def __init__(self, spec: StackSpec) -> None:
         super().__init__(spec)
@@ -64,9 +65,6 @@ class Cable(PositionModel):
         for matrix in self.weight.flatten(0, 1):
             self.spec.init_linear(matrix)
         nn.init.zeros_(self.weight_bias)
-
-    def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> Tensor | None:
         return positions.key_valid

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import whole_numbers
 from floater.encodings.card import Card, SurveyRow
-from floater.encodings.checks import at_least_one, one_of
+from floater.encodings.checks import at_least_one, one_of, probability
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import QKV, PositionModel
@@ -45,8 +46,8 @@ class DebertaState:
 
     Args:
         distances: between queries and keys.
-        rows: rows of P by projection ("key" or "query"), and the index of each distance into them, None where
-            they are in the order of the distances.
+        rows: rows (layers or 1, N, dim) of P by projection ("key" or "query"), and the index of each distance
+            into them, None where they are in the order of the distances.
         absolute: vectors of the absolute positions of queries.
     """
 
@@ -72,8 +73,7 @@ class Deberta(PositionModel):
     bias=True. That of keys adds the same number to all logits of a query, so only that of queries is
     implemented.
 
-    The authors' trainings drop components of P out in every block, with the dropout of hidden states, which
-    is not implemented; their masked language model runs the last block twice.
+    The authors' masked language model runs the last block twice.
 
     Later versions use logarithmic buckets and a layer norm on P, and project P by the block's own
     projections, biases included (share_att_key): share=True.
@@ -89,6 +89,8 @@ class Deberta(PositionModel):
         absolute: whether the last block's queries read absolute positions.
         bias: whether P's projection of queries has a bias, as in the released code; requires share=False and
             terms with position_to_content.
+        dropout: dropout of the components of P, drawn anew for each block; the authors take that of hidden
+            states.
 
     Raises:
         PositionError: if an option is not valid; in `prepare`, if positions are real or past the table.
@@ -130,12 +132,14 @@ class Deberta(PositionModel):
         share: bool = False,
         absolute: bool = True,
         bias: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__(spec)
         one_of("terms", terms, ("both", "content_to_position", "position_to_content"))
         one_of("direction", direction, ("paper", "released"))
         one_of("buckets", buckets, ("clip", "log"))
         at_least_one(max_distance=max_distance)
+        probability(dropout=dropout)
         if max_distance is not None and buckets == "clip":
             raise PositionError(
                 f"max_distance is {max_distance}, but with buckets='clip' distances end at span"
@@ -151,7 +155,7 @@ class Deberta(PositionModel):
                 f"max_distance is {self.max_distance}; with a span of {self.span} "
                 f"it must be above {self.span // 2 + 1}"
             )
-        self.direction, self.buckets, self.share = direction, buckets, share
+        self.direction, self.buckets, self.share, self.dropout = direction, buckets, share, dropout
         self.c2p, self.p2c = terms != "position_to_content", terms != "content_to_position"
         self.terms = 2 if terms == "both" else 1
         dim, layers = spec.dim, spec.layers
@@ -211,14 +215,16 @@ class Deberta(PositionModel):
         values = distances.values
         if self.buckets == "log":
             values = log_distance(values, self.span, self.max_distance)
-        table = self.norm(self.table.weight)
+        table = self.norm(self.table.weight)[None]
+        if self.training and self.dropout:  # here, as a kernel may read the rows of a block more than once
+            table = F.dropout(table.expand(self.spec.layers, -1, -1), self.dropout)
         rows: dict[str, tuple[Tensor, Tensor | None]] = {}
         for name, wanted in (("key", self.c2p), ("query", self.p2c)):
             if wanted:
                 ahead = name == "key" or self.direction == "released"
-                index = ((-values if ahead else values) + self.span).clamp(0, len(table) - 1)
-                few = len(table) < len(index)  # then projecting the table is less work
-                rows[name] = (table, index) if few else (table[index], None)
+                index = ((-values if ahead else values) + self.span).clamp(0, 2 * self.span - 1)
+                few = 2 * self.span < len(index)  # then projecting the table is less work
+                rows[name] = (table, index) if few else (table[:, index], None)
         return DebertaState(distances, rows, absolute)
 
     def inputs(self, context: AttentionContext[DebertaState]) -> QKV:
@@ -248,7 +254,8 @@ class Deberta(PositionModel):
         def projected(name: str) -> Tensor | None:
             if name not in context.state.rows:
                 return None
-            table, index = context.state.rows[name]
+            tables, index = context.state.rows[name]
+            table = tables[context.layer if len(tables) > 1 else 0]
             linears = self.key if name == "key" else self.query
             rows = context.projections[name](table) if self.share else linears[context.layer](table)
             rows = rows if index is None else rows[index]

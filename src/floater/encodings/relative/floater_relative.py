@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -59,7 +60,7 @@ class FloaterRelative(PositionBias):
 
     Training sees few pairs at distances near the training length, and none beyond it, so the flow is not
     trained there: `clip` limits the distance, as Shaw et al. (2018) do. Positions may be
-    real. The bias depends on the distance of query and key alone, so caches stay valid.
+    real. Without `normalise` the bias depends on the distance of query and key alone.
 
     Args:
         spec: the stack of blocks; log(1 + min(max_length, clip)) is the span over which vectors
@@ -120,6 +121,9 @@ class FloaterRelative(PositionBias):
         if tail and start == "zero":
             raise PositionError("start='zero' goes with tail=False: a tail changes the logits from the start")
         self.start, self.normalise = start, normalise
+        if normalise:
+            why = "past max_length a distance is divided by the place in the text"
+            self.card = replace(self.card, exceptions={**self.card.exceptions, "shift": why})
         self.clip = math.inf if clip is None else clip
         self.span = math.log1p(min(spec.max_length, self.clip))
         names = ("past",) if spec.causal else ("past", "future")

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
-from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.model import QKV, PositionModel, Stage, scale_as_projected
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -53,6 +53,7 @@ class Forgetting(PositionModel):
 
     stage = Stage.APPEND
     reads_content = False
+    scale = scale_as_projected
 
     def __init__(self, spec: StackSpec, *, start: float = 0.0) -> None:
         super().__init__(spec)
@@ -65,9 +66,6 @@ class Forgetting(PositionModel):
         for block in self.weight:
             self.spec.init_linear(block)
         nn.init.constant_(self.gate_bias, self.start)
-
-    def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> Tensor | None:
         return positions.key_valid

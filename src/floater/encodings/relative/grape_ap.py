@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.model import QKV, PositionModel, Stage, scale_as_projected
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.alibi import slopes
@@ -65,6 +65,7 @@ class GrapeAP(PositionModel):
 
     stage = Stage.APPEND
     reads_content = False
+    scale = scale_as_projected
 
     def __init__(self, spec: StackSpec, *, width: int = 8) -> None:
         super().__init__(spec)
@@ -77,9 +78,6 @@ class GrapeAP(PositionModel):
     def reset_parameters(self) -> None:
         for block in self.weight:
             self.spec.init_linear(block)
-
-    def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> State:
         """Return the mask of the keys that are tokens, and sines and cosines (batch or 1, T, 1, 1)."""

@@ -12,7 +12,7 @@ from floater.encodings.absolute.tokens import convolve, earlier_tokens
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.context import AttentionContext
-from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.model import QKV, PositionModel, Stage, scale_as_projected
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
@@ -73,6 +73,7 @@ class Path(PositionModel):
     derives_positions = True
 
     stage = Stage.APPEND
+    scale = scale_as_projected
 
     def __init__(self, spec: StackSpec, *, rank: int = 32, kernel: int = 3) -> None:
         super().__init__(spec)
@@ -94,9 +95,6 @@ class Path(PositionModel):
         else:
             nn.init.normal_(self.convolution, std=std)
         nn.init.zeros_(self.gate_bias)
-
-    def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)  # whatever queries and keys carry in addition
 
     def prepare(self, positions: Positions) -> PathState:
         return PathState(positions.key_valid, earlier_tokens(positions, self.convolution.shape[1]))

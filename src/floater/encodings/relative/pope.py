@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
-from floater.encodings.model import QKV, PositionModel, Stage
+from floater.encodings.model import QKV, PositionModel, Stage, scale_as_projected
 from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.waves import Waves
@@ -56,6 +56,7 @@ class PoPE(PositionModel):
 
     stage = Stage.WIDEN
     reads_components = True
+    scale = scale_as_projected
 
     def __init__(self, spec: StackSpec, *, base: float = 10000.0) -> None:
         super().__init__(spec)
@@ -67,9 +68,6 @@ class PoPE(PositionModel):
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.delta)
-
-    def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)
 
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         width = self.delta.shape[-1]

@@ -14,7 +14,7 @@ from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one, one_of
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
-from floater.encodings.model import Stage
+from floater.encodings.model import Stage, scale_as_projected
 from floater.encodings.registry import register
 from floater.encodings.relative.rotary import Rotary
 from floater.encodings.spec import StackSpec
@@ -73,6 +73,7 @@ class SelfExtend(Rotary):
     )
 
     stage = Stage.WIDEN
+    scale = scale_as_projected
 
     def __init__(
         self,
@@ -97,9 +98,6 @@ class SelfExtend(Rotary):
         self.form, self.group = form, group
         if form != "floor":
             self.card = replace(self.card, exceptions={})
-
-    def scale(self, head_dim: int) -> float:
-        return super().scale(self.spec.dim // self.spec.heads)
 
     def prepare(self, positions: Positions) -> tuple[list[Turns], Tensor]:  # type: ignore[override]
         at, window = positions.query.double(), float(self.window)

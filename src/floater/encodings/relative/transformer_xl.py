@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from floater.encodings.absolute.tokens import even
 from floater.encodings.card import Card, SurveyRow
+from floater.encodings.checks import probability
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
 from floater.encodings.model import PositionModel
@@ -49,15 +51,18 @@ class TransformerXL(PositionModel):
 
     In the released code W_r, u and v start like all other weights, normal with one standard deviation, 0.02;
     so they do here where the Transformer's weights have one. Else W_r starts by Xavier's rule, as the other
-    projections do. The authors' trainings also drop components of R out, with the dropout of the embeddings,
-    which is not implemented.
+    projections do. The authors' evaluations with long memories clamp distances (`clamp_len`), as does a
+    reading whose `group` is that distance and a number above any.
 
     Args:
         untie: whether u and v differ from block to block, as in the authors' trainings on words in
             TensorFlow.
+        dropout: dropout of the components of R, drawn once for all blocks; the authors take that of the
+            embeddings.
 
     Raises:
-        PositionError: if dim is odd.
+        PositionError: if dim is odd or an option not valid; in `prepare`, with dropout in training, if
+            positions are real.
 
     Example:
         >>> model = TransformerXL(StackSpec(dim=8, heads=2, layers=3, max_length=16))
@@ -85,9 +90,11 @@ class TransformerXL(PositionModel):
         ),
     )
 
-    def __init__(self, spec: StackSpec, *, untie: bool = False) -> None:
+    def __init__(self, spec: StackSpec, *, untie: bool = False, dropout: float = 0.0) -> None:
         super().__init__(spec)
         even(spec)
+        probability(dropout=dropout)
+        self.dropout = dropout
         self.project = nn.ModuleList(nn.Linear(spec.dim, spec.dim, bias=False) for _ in range(spec.layers))
         shape = (spec.layers if untie else 1, spec.heads, spec.dim // spec.heads)
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
@@ -108,13 +115,19 @@ class TransformerXL(PositionModel):
                     f"group (reading.group) is {positions.group}; 'transformer_xl' groups whole distances, "
                     "not those of real positions"
                 )
+            if self.training and self.dropout:
+                raise PositionError(
+                    f"dropout is {self.dropout}, which 'transformer_xl' has for whole distances only; "
+                    "positions are real"
+                )
             at = frequencies(dim, device=device)
             dtype = self.u.dtype
             return XLState(
                 None, None, (Waves.of(positions.query, at, dtype), Waves.of(positions.key, at, dtype))
             )
         distances = Distances.of(positions, "transformer_xl")
-        return XLState(distances, sinusoid(-distances.values.double(), dim).to(self.u.dtype), None)
+        waves = sinusoid(-distances.values.double(), dim).to(self.u.dtype)
+        return XLState(distances, F.dropout(waves, self.dropout, self.training), None)
 
     def bias(self, q: Tensor, k: Tensor, context: AttentionContext[XLState]) -> Tensor | None:
         state, layer = context.state, context.layer

@@ -101,7 +101,7 @@ class Paths:
         device, structure = structure.edges.device, structure.on_cpu
         if structure.edges.numel() and int(structure.edges.max()) > labels:
             raise PositionError(
-                f"{name} has labels 0 to {labels - 1} (option labels); an edge has label "
+                f"'{name}' has labels 0 to {labels - 1} (option labels); an edge has label "
                 f"{int(structure.edges.max()) - 1}"
             )
         rows, pair = path_symbols(symbols(structure.edges))

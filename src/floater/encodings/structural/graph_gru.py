@@ -31,12 +31,13 @@ class GraphGRU(Structured):
 
     W^r is the released code's, a projection (dim, 2 dim) of its own in every block, after a linear map of the
     last states. `shared=True` is the survey's equation as it is printed: one W^r for all blocks, and
-    (x_t + a_ts) W_q (x_s + b_ts) W_k with the block's own projections of queries and keys. The depth of a
-    concept, which the authors add to its embedding, is `spr_absolute`.
+    (x_t + a_ts) W_q (x_s + b_ts) W_k with the block's own projections of queries and keys. The authors add a
+    learned vector of a concept's depth to its embedding, too; `spr_absolute` adds the depth's sinusoid.
 
     As in the released code the vectors of labels start normal with a standard deviation of 0.02 (that of all
     weights, where the Transformer's have one), the GRU and the linear map as torch's do. That code has two
-    layers of GRU, and drops components of the labels' vectors out in training.
+    layers of GRU, drops components of the labels' vectors out in training, reads a random one of several
+    shortest paths there and the mean of all in evaluation, and has one label for paths of more than 8 edges.
 
     Args:
         labels: number of edge labels.

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
-from floater.encodings.registry import register
+from floater.encodings.registry import name_of, register
 from floater.encodings.relative.bias import PositionBias
 from floater.encodings.spec import StackSpec
 from floater.encodings.structural.base import WHOLE, Paths, Structured
@@ -77,7 +77,7 @@ class Graphormer(Structured, PositionBias):
     def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
         """Return the degrees of the tokens, (batch or 1, T), and the bias, (batch or 1, heads, T, T)."""
         structure = self.structure(positions)
-        paths = Paths(structure, self.labels, "Graphormer")
+        paths = Paths(structure, self.labels, name_of(self))
         length = paths.lengths.clone()
         length[0], length[-1] = 0, -1  # from a node to itself; no path
         hops = self.hop[: paths.rows.shape[1]]

@@ -60,7 +60,7 @@ class SPRAbsolute(Structured, AddedVectors):
         super().__init__(spec)
         one_of("sequence", sequence, ("none", "add", "fuse"))
         even(spec)
-        self.sequence = sequence
+        self.sequence, self.derives_positions = sequence, sequence == "none"
         if sequence == "fuse":
             self.index = nn.Linear(spec.dim, spec.dim, bias=False)
             self.depth = nn.Linear(spec.dim, spec.dim, bias=False)

@@ -33,8 +33,8 @@ class Structural(Structured):
 
     W^r and W^f are (dim, dim), one pair a block, as the survey writes them. In the released code they are
     (head_dim, head_dim), have biases and are shared by the heads; its attention over paths does not pool, and
-    its vectors of paths go through a layer norm. As there all matrices and kernels start by Glorot's rule;
-    the vectors of symbols start standard normal.
+    its vectors of paths go through a layer norm; in training it drops components of symbols and paths out. As
+    there all matrices and kernels start by Glorot's rule; the vectors of symbols start standard normal.
 
     Args:
         spec: the stack of blocks; dim must be even with "attention".
