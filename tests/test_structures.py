@@ -284,7 +284,7 @@ def test_distances_survive_half_precision():
         (lambda: Positions.graph([np.zeros((3, 2), int)]), r"edge_index is \(3, 2\)"),
         (lambda: Positions.graph([torch.tensor([[0.0], [1.5]])]), r"\[0.0, 1.5\] is not a list of integers"),
         (lambda: Positions.tree([[-1, 0.5]]), r"\[-1, 0.5\] is not a list of integers"),
-        (lambda: Positions.tree([-1, 0, 0]), "-1 is not a list of integers; trees, graphs, .* each of a batch"),
+        (lambda: Positions.tree([-1, 0, 0]), "-1 is not a list of integers; trees, .* each of a batch"),
         (lambda: Positions.graph([(0, 1), (1, 2)]), "0 is not a list of integers; trees, graphs"),
         (lambda: Positions.graph([[(0, 1)]], sizes=3), "3 is not a list of integers"),
         (lambda: Positions.graph([[(0, 1)]], sizes=["3"]), r"\['3'\] is not a list of integers"),
