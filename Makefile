@@ -23,13 +23,13 @@ models: .venv/installed
 test-slow: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
-# Positions, flows, encodings and their contract in .venv-core, an environment without Transformers; not the tests
-# of the solvers that take longest, which import nothing else either.
+# Positions, flows and encodings in .venv-core, an environment without Transformers; not the contract and the tests of
+# the solvers that take longest: that no file imports what is missing there `make lint` shows.
 CORE := .venv-core/bin
 CORE_TESTS := $(patsubst %,src/floater/%,positions structures flow encodings testing) \
 	$(patsubst %,tests/%,test_positions.py test_structures.py test_testing.py) \
 	$(filter-out $(patsubst %,tests/flow/test_%.py,adversarial collocation solve stiff),$(wildcard tests/flow/test_*.py)) \
-	$(patsubst %,tests/encodings/%,test_catalogue.py test_contract.py test_measure.py test_refusals.py)
+	$(patsubst %,tests/encodings/%,test_catalogue.py test_measure.py test_refusals.py)
 test-core: .venv-core/installed
 	OMP_NUM_THREADS=1 $(CORE)/pytest -n 2 --dist worksteal --ignore src/floater/testing/reference.py $(CORE_TESTS)
 
@@ -56,6 +56,7 @@ docs: .venv/installed
 	$(BIN)/python docs/far.py
 	$(BIN)/python docs/protocol.py
 	$(BIN)/python docs/few_data.py
+	$(BIN)/python docs/copying.py
 	$(BIN)/python docs/clock.py
 	$(BIN)/python docs/nine_problems.py
 	$(BIN)/python docs/event_times.py

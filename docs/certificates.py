@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from textwrap import fill
 
 import themed
-from matplotlib import pyplot
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from floater.lab.certificate.certified_model import CANDIDATES, Method
 from floater.lab.certificate.page import PAGE, write_page
@@ -41,16 +43,18 @@ def read(name: str) -> tuple[Record, list[Method]]:
     return record, [named[name] for name in record.settings["methods"]]
 
 
-def draw(record: Record, measured: list[Method]) -> None:
-    """Draw the loss beyond the old length minus that of windows, of the methods not worse than none."""
+def draw(record: Record, measured: list[Method], width: float) -> Figure:
+    """Return the loss beyond the old length minus that of windows, of the methods not worse than none."""
     rows = []
     for method in [*record.ranked(measured), PLAIN]:
         change = record.difference(method, PLAIN, record.old, record.length, windows=True)
         if change is not None:
-            rows.append((str(method).replace("=True", ""), change))
+            rows.append((str(method).replace(" ", ", "), change))
     worst = rows[-1][1].value
     rows = [row for row in rows if row[1].value <= worst]
-    figure, axes = pyplot.subplots(figsize=(6, 0.32 * len(rows) + 0.7), layout="constrained")
+    with rc_context({"font.size": 9}):
+        figure = Figure(figsize=(width, 0.32 * len(rows) + 0.7), layout="constrained")
+        axes = figure.subplots()
     for y, (_, change) in enumerate(rows):
         axes.plot([change.low, change.high], [y, y], color="#4477aa", linewidth=1.6)
         axes.plot(change.value, y, "o", color="#4477aa", markersize=4.5)
@@ -62,12 +66,13 @@ def draw(record: Record, measured: list[Method]) -> None:
             fontsize=8,
         )
     axes.axvline(0, color="#000000", linewidth=0.8, linestyle=":")
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_yticks(range(len(rows)), [fill(name, round(5 * width)) for name, _ in rows])
     axes.invert_yaxis()
-    axes.set_xlabel(f"loss beyond {record.old:,} tokens minus that of windows of {record.old:,} (nats/token)")
+    label = f"loss beyond {record.old:,} tokens minus that of windows of {record.old:,} (nats/token)"
+    axes.set_xlabel(fill(label, round(11 * width)))
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.1)
-    (FOLDER / "loss.svg").write_text(themed.svg(figure, "loss"), encoding="utf-8")
+    return figure
 
 
 def main() -> None:
@@ -75,7 +80,6 @@ def main() -> None:
     for argument in sys.argv[1:]:
         name, _, report = argument.partition("=")
         store(name, Path(report))
-    pyplot.rcParams["font.size"] = 9
     for path in sorted(FOLDER.glob("*.json")):
         record, measured = read(path.stem)
         settings = record.settings
@@ -85,7 +89,9 @@ def main() -> None:
         (FOLDER / PAGE).rename(FOLDER / f"{path.stem}.html")
         (FOLDER / "certificate.md").unlink()
         if path.stem == FIGURE:
-            draw(record, measured)
+            for ending, width in (("", 6), ("-narrow", 4.1)):  # the second for phones
+                figure = themed.svg(draw(record, measured, width), "loss" + ending)
+                (FOLDER / f"loss{ending}.svg").write_text(figure, encoding="utf-8")
 
 
 if __name__ == "__main__":

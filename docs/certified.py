@@ -156,8 +156,8 @@ def needles(name: str) -> str:
     return table(lines)
 
 
-def parts() -> dict[str, str]:
-    """Return the tables by name."""
+def written() -> dict[str, str]:
+    """Return the tables of the page by their names."""
     return {
         "smollm2": losses("smollm2"),
         "needles": needles("smollm2"),
@@ -170,7 +170,7 @@ def parts() -> dict[str, str]:
 
 def main() -> None:
     """Write the tables into the page."""
-    write_parts(PAGE, parts())
+    write_parts(PAGE, written())
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv. `python docs/far.py --check`
 writes nothing. It computes every score again from the examples, where a study's `examples.npz` is kept beside
-its scores, and compares the pages with what follows from the scores: the tables of far.md, protocol.md and
-clock.md, with the p values of the registered tests, and the numbers of the running text that
+its scores, and compares the pages with what follows from the scores: the tables of far.md, protocol.md,
+clock.md and events.md, with the p values of the registered tests, and the numbers of the running text that
 docs/statements.csv lists, p values among them. It prints what disagrees. It does not cover scores without
 examples, figures, and tables that these scripts do not write.
 """
@@ -26,14 +26,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from tables import read, write_parts
 from tables import table as markdown
+from themed import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 from floater.lab.study.per_example import read_examples
 
 HERE = Path(__file__).parent
 SCORES, PAGE = HERE / "far", HERE / "far.md"
-BLACK, GREY, BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE = (
-    *("#000000", "#999999", "#0072b2", "#56b4e9", "#009e73", "#e69f00", "#d55e00", "#cc79a7"),
-)  # Okabe and Ito's, safe for colour-blind readers
 # colour, line and marker: an encoding looks the same in all panels, and unlike all others, in grey as well
 LOOKS = {
     "floater_relative-cross": (VERMILION, "-", "o"),
@@ -346,7 +344,7 @@ def draw(studies: tuple[Study, ...], columns: int) -> Figure:
             handlelength=3.4,
             ncols=1,
         )
-        panel.axvline(1, color="#999999", linewidth=0.8, linestyle=":")
+        panel.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
         panel.set(xlabel="length / trained length", ylabel=study.label)
@@ -390,6 +388,7 @@ def written() -> dict[str, str]:
 def check_pages() -> list[str]:
     """Return the tables and the numbers of the text that do not follow from the scores."""
     import clock  # these import this module
+    import copying
     import event_times
     import few_data
     import nine_problems
@@ -399,7 +398,8 @@ def check_pages() -> list[str]:
     wrong = [line for row in statements.statements() if (line := statements.wrong(row))]
     pages = [(PAGE, written())]
     pages += [
-        (module.PAGE, module.written()) for module in (protocol, few_data, clock, nine_problems, event_times)
+        (module.PAGE, module.written())
+        for module in (protocol, few_data, copying, clock, nine_problems, event_times)
     ]
     for page, of in pages:
         text = page.read_text(encoding="utf-8")

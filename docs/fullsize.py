@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from tables import table as markdown
+from tables import write_parts
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from floater.lab.settings import load
@@ -20,8 +21,7 @@ from floater.lab.training.needs import needs_of, size
 
 HERE = Path(__file__).parent
 PAGE, STUDIES = HERE / "fullsize.md", HERE.parent / "configs" / "study"
-BEGIN, END = "<!-- needs -->", "<!-- end of needs -->"
-GPUS, GPU_BYTES = 8, 80e9
+GPUS = 8
 RATE = {True: 100e12, False: 15e12}
 """Assumed floating-point operations of a GPU in a second, with and without bfloat16."""
 LEAST = 0.05
@@ -159,40 +159,30 @@ def needs(table: Table) -> dict[str, Any]:
     }
 
 
-def row(table: Table) -> str:
+def row(table: Table) -> dict[str, str]:
     """Return the row of a table."""
     each = needs(table)
-    days = each["hours"] / GPUS / 24
-    cells: Sequence[str] = (
-        table.name,
-        f"`{table.study}`",
-        str(each["trials"]),
-        f"{each['parameters'] / 1e6:.0f} M",
-        size(each["state"]),
-        size(each["disk"]),
-        f"{each['hours']:,.0f}",
-        f"{days:.1f}",
-    )
-    return f"| {' | '.join(cells)} |"
+    return {
+        "table or figure": table.name,
+        "study": f"`{table.study}`",
+        "trials": str(each["trials"]),
+        "parameters": f"{each['parameters'] / 1e6:.0f} M",
+        "memory a GPU": size(each["state"]),
+        "disk": size(each["disk"]),
+        "GPU hours": f"{each['hours']:,.0f}",
+        "days": f"{each['hours'] / GPUS / 24:.1f}",
+    }
 
 
-def block(tables: Sequence[Table] = TABLES) -> str:
-    """Return the rows of all tables, with their head."""
-    head = ["table or figure", "study", "trials", "parameters", "memory a GPU", "disk", "GPU hours", "days"]
-    return "\n".join([f"| {' | '.join(head)} |", f"|---|---{'|---:' * 6}|", *map(row, tables)])
+def written() -> dict[str, str]:
+    """Return the table of the page by its name."""
+    return {"needs": markdown([row(table) for table in TABLES])}
 
 
-def written(page: str, text: str) -> str:
-    """Return a page with new rows between its marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
-
-
-def totals() -> Mapping[str, float]:
-    """Return the GPU hours and the bytes on the disk of all tables together."""
-    return {name: sum(needs(table)[name] for table in TABLES) for name in ("hours", "disk")}
+def main() -> None:
+    """Write the table into the page."""
+    write_parts(PAGE, written())
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8"), block()), encoding="utf-8")
+    main()

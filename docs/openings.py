@@ -10,32 +10,31 @@ from textwrap import fill
 import themed
 from matplotlib.figure import Figure
 from tables import read
+from themed import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 HERE = Path(__file__).parent
-BLACK, GREY, BLUE, GREEN, ORANGE = "#000000", "#999999", "#0072b2", "#009e73", "#d55e00"
-SKY, YELLOW, PINK = "#56b4e9", "#e69f00", "#cc79a7"
 EXTENDED = {
     "linear": (BLUE, "-"),
     "ntk": (GREEN, "-"),
     "dynamic": (SKY, "--"),
-    "llama3": (PINK, "-"),
-    "yarn": (ORANGE, "-"),
+    "llama3": (PURPLE, "-"),
+    "yarn": (VERMILION, "-"),
     "self_extend": (BLACK, "-"),
     "self_extend + log_n": (BLACK, ":"),
-    "log_n": (YELLOW, "--"),
+    "log_n": (ORANGE, "--"),
     "none": (GREY, "-"),
     "clex from yarn": (SKY, "-"),
-    "clex from linear": (YELLOW, "-"),
+    "clex from linear": (ORANGE, "-"),
     "clex slow": (BLACK, "--"),
     "clex declared slow": (BLACK, ":"),
-    "trained on long rows": (PINK, "--"),
+    "trained on long rows": (PURPLE, "--"),
 }
 """Colour and line of each method on extend.md."""
 LINES = {
-    "none": ("no positions", GREY, ":"),
-    "sinusoidal-input": ("sinusoids at the input", BLACK, "--"),
-    "learned-all": ("learned, all blocks", BLUE, "-."),
-    "floater-all": ("FLOATER, all blocks", ORANGE, "-"),
+    "none": (GREY, ":"),
+    "sinusoidal-input": (BLACK, "--"),
+    "learned-all": (BLUE, "-."),
+    "floater-all": (VERMILION, "-"),
 }
 
 
@@ -50,11 +49,11 @@ def results(columns: int) -> Figure:
     ]
     rows.sort(key=lambda row: float(row["mean"]))
     for y, row in enumerate(rows):
-        colour = ORANGE if row["variant"].startswith("floater") else BLACK
+        colour = VERMILION if row["variant"].startswith("floater") else BLACK
         left.errorbar(float(row["mean"]), y, xerr=float(row["std"]), fmt="o", color=colour, markersize=4)
-    left.set_yticks(range(len(rows)), [row["variant"].replace("-", ", ") for row in rows], fontsize=8)
+    left.set_yticks(range(len(rows)), [shown(row["variant"]) for row in rows], fontsize=8)
     left.set(xlabel="BLEU, test2016", title="Translation within the trained lengths")
-    for variant, (label, colour, line) in LINES.items():
+    for variant, (colour, line) in LINES.items():
         bins = [
             row
             for row in read(HERE / "results" / "multi30k_s2l" / "means.csv")
@@ -65,7 +64,7 @@ def results(columns: int) -> Figure:
             names,
             [float(row["mean"]) for row in bins],
             yerr=[float(row["std"]) for row in bins],
-            label=label,
+            label=shown(variant),
             color=colour,
             linestyle=line,
             marker="o",
@@ -76,6 +75,11 @@ def results(columns: int) -> Figure:
     )
     right.legend(frameon=False, fontsize=8)
     return finish(figure)
+
+
+def shown(variant: str) -> str:
+    """Return the name of a variant as the tables of results.md have it."""
+    return variant.replace("-", ", ")
 
 
 def extend(columns: int) -> Figure:
@@ -111,7 +115,7 @@ def performance(columns: int) -> Figure:
     rows.reverse()
     for y, (name, row) in enumerate(rows):
         ratio, low, high = map(float, (row["ratio"], *row["95 % interval"].split(" to ")))
-        colour = BLUE if name == "pretrained" else ORANGE
+        colour = BLUE if name == "pretrained" else VERMILION
         axes.errorbar(ratio, y, xerr=[[ratio - low], [high - ratio]], fmt="o", color=colour, markersize=4)
     labels = ["BERT-base, " * (name == "pretrained") + row["step"].replace("`", "") for name, row in rows]
     if columns == 1:
@@ -127,7 +131,7 @@ def compare(columns: int) -> Figure:
     figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
     axes = figure.subplots()
     rows = list(read(HERE / "tutorials" / "compare" / "losses.csv"))
-    looks = zip((BLACK, BLUE, GREEN, ORANGE), ("--", "-.", (0, (5, 1)), "-"), strict=True)
+    looks = zip((BLACK, BLUE, GREEN, VERMILION), ("--", "-.", (0, (5, 1)), "-"), strict=True)
     for name, (colour, line) in zip(dict.fromkeys(row["encoding"] for row in rows), looks, strict=True):
         points = [(float(row["position"]), float(row["nats"])) for row in rows if row["encoding"] == name]
         axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=name)

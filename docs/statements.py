@@ -33,8 +33,9 @@ from tables import read
 HERE = Path(__file__).parent
 TABLE = HERE / "statements.csv"
 PAGES = (
-    *("README.md", "docs/start.md", "docs/concepts.md", "docs/choose.md", "docs/far.md", "docs/results.md"),
-    *("docs/protocol.md", "docs/clock.md", "docs/events.md", "docs/extend.md", "docs/certificate.md"),
+    *("README.md", "docs/index.md", "docs/start.md", "docs/concepts.md", "docs/choose.md", "docs/far.md"),
+    *("docs/results.md", "docs/protocol.md", "docs/clock.md", "docs/events.md", "docs/extend.md"),
+    "docs/certificate.md",
 )
 Values = list[float]
 Row = dict[str, str]

@@ -13,6 +13,9 @@ import numpy as np
 from matplotlib import rc_context
 from PIL import Image
 
+BLACK, GREY, BLUE, SKY = "#000000", "#999999", "#0072b2", "#56b4e9"
+GREEN, ORANGE, VERMILION, PURPLE = "#009e73", "#e69f00", "#d55e00", "#cc79a7"
+"""Okabe and Ito's colours, safe for colour-blind readers, and grey."""
 STYLE = (
     "<style>:root{%scolor:#000}text{fill:currentColor;font-family:sans-serif!important}"
     "@media(prefers-color-scheme:dark){:root{%scolor:#e2e4e9}}</style>"

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
+import certificates
 import far
 import openings
 
@@ -19,6 +20,7 @@ DRAWN |= {
     each.__name__: each
     for each in (openings.results, openings.extend, openings.performance, openings.compare)
 }
+DRAWN["certificate"] = lambda columns: certificates.draw(*certificates.read("smollm2"), 4.1 * columns)
 
 
 @pytest.mark.parametrize("name", DRAWN)
@@ -30,6 +32,23 @@ def test_no_text_is_cut_and_no_panel_squeezed(name: str) -> None:
     assert box.x0 > -0.02, "a text is cut on the left"
     assert box.x1 < width + 0.02, "a text is cut on the right"
     assert all(panel.get_position().width > 0.5 for panel in figure.axes)
+
+
+def test_the_figure_of_results_has_the_names_of_its_tables() -> None:
+    page = (Path(openings.__file__).parent / "results.md").read_text(encoding="utf-8")
+    left, right = openings.results(2).axes
+    names = [label.get_text() for label in left.get_yticklabels()]
+    names += right.get_legend_handles_labels()[1]
+    assert len(names) == 15
+    assert [name for name in names if f"\n| {name} | " not in page] == []
+
+
+def test_the_figure_of_certificates_has_the_names_of_its_table() -> None:
+    page = (certificates.FOLDER.parent / "certificate.md").read_text(encoding="utf-8").replace("`", "")
+    (axes,) = DRAWN["certificate"](2).axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert "self_extend, temperature=True" in names
+    assert [name for name in names if f"\n| {name} | " not in page] == []
 
 
 def test_a_line_that_others_cover_is_seen_around_them() -> None:

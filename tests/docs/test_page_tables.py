@@ -145,6 +145,15 @@ def number(text: str) -> float:
     return float(base) ** int(power or 1)
 
 
+def test_concepts_compares_the_parameters_of_a_field_with_tables() -> None:
+    page = " ".join((DOCS / "concepts.md").read_text(encoding="utf-8").split())
+    assert "At width 512 these are twice as many as in a table of 512 positions, and a third of" in page
+    field = sum(parameter.numel() for parameter in flow.MLPField(512).parameters())
+    assert field == 2 * 512 * (512 + 2)
+    assert round(field / 512**2, 1) == 2.0
+    assert round(field / (6 * 512**2), 2) == 0.33
+
+
 def test_the_opening_of_performance_rounds_its_tables() -> None:
     opening = (DOCS / "performance.md").read_text(encoding="utf-8").split("\n\n")[3]
     rows = {

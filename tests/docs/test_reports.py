@@ -58,21 +58,6 @@ def test_the_folder_stays_small() -> None:
     assert sum(path.stat().st_size for path in RESULTS.rglob("*") if path.is_file()) < 4 * 2**20
 
 
-NEWS = {
-    "sinusoidal, input": "sinusoidal",
-    "learned, input": "learned",
-    "floater, q/k/v, all blocks": "floater",
-}
-MULTI30K = {
-    "sinusoidal, all blocks": "sinusoidal-all",
-    "learned, all blocks": "learned-all",
-    "floater, q/k/v, input": "floater-input",
-    "floater, q/k/v, all blocks": "floater-all",
-    "floater, added, all blocks": "floater-add",
-    "RNN, 1 layer, scalar, all blocks": "rnn1-scalar",
-    "RNN, 2 layers, scalar, all blocks": "rnn2-scalar",
-    "RNN, 1 layer, vector, all blocks": "rnn1-vector",
-}
 DEMO = {
     f"`{name}`, sinusoids in cross-attention": f"{name}-cross"
     for name in ("dynamic_bias", "floater_relative")
@@ -122,11 +107,11 @@ def read(*names: str) -> list[dict[str, str]]:
 
 
 STORED: dict[str, tuple[dict[str, set[str]], dict[str, str]]] = {
-    "Multi30k, English to German": (means("multi30k"), MULTI30K),
+    "Multi30k, English to German": (means("multi30k"), {}),
     "Positions of a pretrained model": (similarity("survey_figure10_small"), {}),
     "Untied positions in small masked language models": (report("tupe_small"), {}),
     "Short to long, on Multi30k": (means("multi30k_s2l"), {}),
-    "Short to long, on news": (means("news_s2l"), NEWS),
+    "Short to long, on news": (means("news_s2l"), {}),
     "Short to long, on the built-in corpus": (far("demo"), DEMO),
 }
 

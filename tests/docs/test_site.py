@@ -48,6 +48,14 @@ def test_a_browser_shows_a_page(page: browser.Page, address: str, name: str) -> 
         assert wide <= width, f"{name} is {wide} pixels wide in a window of {width}"
 
 
+@pytest.mark.parametrize("name", ["clock.html", "far.html", "promises.html", "results.html"])
+def test_tables_fit_the_window_of_a_laptop(page: browser.Page, address: str, name: str) -> None:
+    page.open(f"{address}/{name}", width=1280)
+    cut = """[...document.querySelectorAll('.md-typeset__table')]
+        .filter(e => e.scrollWidth > e.parentElement.clientWidth + 1).map(e => e.innerText.slice(0, 40))"""
+    assert page.ask(cut) == []
+
+
 @pytest.mark.parametrize(
     "module",
     [
