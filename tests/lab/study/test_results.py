@@ -12,11 +12,12 @@ from scipy.stats import ttest_ind
 
 from floater.lab.settings import make
 from floater.lab.study import panels, summary, tables
+from floater.lab.study.column import Column
 from floater.lab.study.grid import planned
 from floater.lab.study.results import Results
 from floater.lab.study.settings import StudySettings
 from floater.lab.study.significance import holm
-from floater.lab.tasks.measurement import Array
+from floater.lab.tasks.measurement import Array, Measurement
 
 from .made_up import LENGTHS, asked, build_study
 
@@ -28,6 +29,35 @@ def test_a_metric_that_the_first_trial_lacks_is_shown() -> None:
     actual.outcomes[1].measured["lengths"].statistics["loss"] = loss
     (rows,) = (table.rows for table in tables.others(actual).values())
     assert [[cell.text for cell in row[:2]] for row in rows] == [["none", "–"], ["a", "1.000"]]
+
+
+def test_parts_of_sequences_are_resampled_as_whole_sequences() -> None:
+    """With bins a sequence has an example in each; p of all of them is that of whole sequences."""
+    random, sequence = np.random.default_rng(0), np.repeat(np.arange(60), 4)
+    alike = {name: random.random(60) < share for name, share in (("none", 0.3), ("a", 0.5))}
+    right = {name: np.stack([of[sequence], np.ones(240)], axis=1) for name, of in alike.items()}
+    whole = {name: np.stack([4 * of, np.full(60, 4)], axis=1) for name, of in alike.items()}
+    parts = np.tile([5, 20, 40, 100], 60)
+
+    def compared(of: dict[str, Array], lengths: Array, units: Array) -> tuple[float | None, int | None]:
+        results = build_study(["none", "a"], [1], lambda name, seed: np.ones(400))
+        outcomes = [
+            replace(
+                o, measured={"test": Measurement(lengths, {"exact": of[o.trial.variant.name]}, units=units)}
+            )
+            for o in results.outcomes
+        ]
+        results = replace(results, outcomes=outcomes, grid=replace(results.grid, tests={"test": {}}))
+        first, *bins = results.comparisons
+        assert all(bin.difference.p_examples == first.difference.p_examples for bin in bins if len(units))
+        return first.difference.p_examples, results.count(Column("test", "exact"))
+
+    none = np.zeros(0, dtype=np.int64)
+    assert compared(right, parts, sequence) == compared(whole, np.full(60, 4), none)
+    assert compared(right, parts, sequence)[1] == 60
+    alone, _ = compared(right, parts, none)
+    assert alone is not None
+    assert alone < 0.005 < (compared(right, parts, sequence)[0] or 0)
 
 
 def test_each_task_of_glue_is_shown_by_the_score_that_chose_its_checkpoints() -> None:

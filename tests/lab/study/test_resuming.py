@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from floater.errors import DataError
 from floater.lab.cli import main
 from floater.lab.settings import SettingsError, dump
 from floater.lab.study import run
@@ -38,6 +39,47 @@ def test_one_more_seed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.Mon
     run.study(settings(tmp_path, seeds=[1], **small))
     run.study(settings(tmp_path, seeds=[1, 7], **small))
     assert started.started == ["none-1", "none-7"]
+
+
+def test_a_report_says_which_trials_are_not_scored_on_a_new_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started = run_inline(monkeypatch, report=False)
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}, "seeds": [1]}
+    run.study(settings(tmp_path / "study", **small))
+    run.study(settings(tmp_path / "study", **small), train=False)
+    assert "not scored" not in caplog.text
+    text = tmp_path / "text"
+    text.write_text("1 July\n", encoding="utf-8")
+    tests = {"more": {"source": str(text), "reference": str(text)}}
+    run.study(settings(tmp_path / "study", tests=tests, **small), train=False)
+    assert "1 of 1 trials are trained, but not scored on the tests as these are now" in caplog.text
+    text.with_name("two").write_text("1 July\n2 July\n", encoding="utf-8")
+    tests["more"]["reference"] = str(text.with_name("two"))
+    with pytest.raises(SettingsError, match=r"trial none-1: test more: .* not aligned: 1 and 2 lines"):
+        run.study(settings(tmp_path / "study", tests=tests, **small))
+    assert started.started == ["none-1"]  # the new test is checked before a trial starts
+
+
+def test_damaged_scores_are_named_and_once_removed_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = run_inline(monkeypatch, report=False)
+    small = {"models": {"none": {}}, "short_to_long": {"builtin": 20, "builtin_test": 1}, "seeds": [1]}
+    before = run.study(settings(tmp_path, **small)).outcomes[0].measured["lengths"].statistics
+    file = tmp_path / "trials/none-1/measured/lengths.npz"
+    file.write_bytes(b"no archive")
+    for _ in range(2):
+        with pytest.raises(
+            DataError, match=r"lengths\.npz holds no scores .*: it is no NumPy archive; remove it"
+        ):
+            run.study(settings(tmp_path, **small))
+    file.unlink()
+    after = run.study(settings(tmp_path, **small)).outcomes[0].measured["lengths"].statistics
+    assert {name: rows.tolist() for name, rows in after.items()} == {
+        name: rows.tolist() for name, rows in before.items()
+    }
+    assert started.started == ["none-1", "none-1"]
 
 
 def test_finished_trials_keep_their_checkpoints_or_only_those_named(

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floater.errors import DataError
-from floater.lab.tasks.corpora.tables import Table, is_table, read_table, with_split
+from floater.lab.tasks.corpora.splits import with_split
+from floater.lab.tasks.corpora.tables import Table, is_table, read_table
 from floater.lab.tasks.language_modeling.data import read_documents
 from floater.lab.training.digests import digests
 
@@ -333,6 +334,14 @@ def test_a_column_with_the_exact_name_goes_before_others(tmp_path: Path, header:
     assert read_table(tmp_path / "a.csv", ["text", "label"]).values["text"] == ["exact"]
 
 
+def test_unnamed_columns_at_the_end_are_not_read(tmp_path: Path) -> None:
+    """Spreadsheets write them, where cells beside the table were once filled."""
+    file = tmp_path / "a.csv"
+    file.write_text("text,label,,\ngood,1,,\nbad,0,,\n")
+    table = read_table(file, ["text", "label"])
+    assert table.values == {"text": ["good", "bad"], "label": ["1", "0"]}
+
+
 def test_a_quoted_cell_may_begin_with_a_blank_and_a_quote(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('text,label\n" ""b"" c",1\n b "c" ,1\n')
     assert read_table(tmp_path / "a.csv", ["text", "label"]).values["text"] == [' "b" c', ' b "c" ']
@@ -355,6 +364,9 @@ def test_a_document_of_a_language_model_is_a_row_or_the_rows_of_one(tmp_path: Pa
     assert read_documents(name, "blank line") == [["one", "two", "three"], ["four"]]
     assert read_documents(name, "line") == [["one"], ["two"], ["three"], ["four"]]
     assert read_documents(name, "file") == [["one", "two", "three", "four"]]
+    rows = [{"text": "one"}, {"doc": 1, "text": "two"}, {"doc": 1, "text": "three"}]  # the first has none
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read_documents(name, "blank line") == [["one"], ["two", "three"]]
     plain = tmp_path / "a.txt"
     plain.write_text("one\n")
     with pytest.raises(DataError, match="plain text, without the columns"):

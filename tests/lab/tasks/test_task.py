@@ -8,7 +8,7 @@ import pytest
 
 from floater import PositionError
 from floater.lab.settings import SettingsError, make
-from floater.lab.tasks import registry, task
+from floater.lab.tasks import Task, registry, task
 from floater.lab.training.files import seal
 from helpers import undocumented
 
@@ -28,6 +28,21 @@ def test_settings_name_their_task(name: str) -> None:
 def test_a_task_that_is_not_there_is_named_with_the_nearest_one() -> None:
     with pytest.raises(SettingsError, match="here: unknown task 'tagger'; did you mean 'tagging'"):
         task("tagger", "here")
+
+
+def test_an_unfinished_task_is_named_with_what_it_lacks() -> None:
+    with pytest.raises(SettingsError, match=r"^the task 'unfinished' lacks metric, collate$"):
+
+        @registry.register("unfinished")
+        class Unfinished(Task):
+            Settings = SimpleNamespace
+
+            def make_processor(self, settings: Any, train: Any) -> Any: ...
+            def encode(
+                self, settings: Any, processor: Any, examples: Any, *, training: bool = False
+            ) -> Any: ...
+            def build(self, settings: Any, processor: Any, train: Any) -> Any: ...
+            def score(self, settings: Any, model: Any, processor: Any, examples: Any) -> Any: ...
 
 
 @pytest.mark.parametrize("name", [{}, [], 3, None])

@@ -18,6 +18,7 @@ from floater.lab.settings import SettingsError, dump, make
 from floater.lab.study import short_to_long
 from floater.lab.study.analyses import KINDS, load_subject
 from floater.lab.study.settings import StudySettings, repeated
+from floater.lab.study.trial import is_measured
 from floater.lab.study.tuning import Tried, is_open, tried, with_seeds
 from floater.lab.study.variants import PLAN, TRIALS, Trial, Variant
 from floater.lab.tasks import Task, registry
@@ -409,12 +410,14 @@ def _check(
                 task.check(trial.settings)
         except (DataError, SettingsError, PositionError) as error:
             raise SettingsError(f"{where}: {error}") from None
-        if first and not (trial.run / SETTINGS).is_file():
-            for test, arguments in tests.items():
+        has_begun = (trial.run / SETTINGS).is_file()
+        for test, arguments in tests.items() if first else ():
+            if not is_measured(trial.run, test, arguments):
                 try:
                     task.check_test(trial.settings, **arguments)
                 except (DataError, PositionError) as error:
-                    raise SettingsError(f"{where}: test {test}: {error}") from None
+                    if isinstance(error, DataError) or not has_begun:  # else it alone fails
+                        raise SettingsError(f"{where}: test {test}: {error}") from None
         before.add(trial.name)
 
 

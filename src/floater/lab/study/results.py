@@ -22,7 +22,7 @@ from floater.lab.study.significance import Difference, holm, paired_p, paired_t_
 from floater.lab.study.trial import is_measured, is_trained, read
 from floater.lab.study.variants import COST, Trial, Variant, last_error
 from floater.lab.tasks import registry
-from floater.lab.tasks.corpora.tables import with_split
+from floater.lab.tasks.corpora.splits import with_split
 from floater.lab.tasks.measurement import METRICS, Array, Measurement
 from floater.lab.training.contents import references
 from floater.lab.training.files import read_record
@@ -69,9 +69,12 @@ class Outcome:
         return float(np.median(rates)) if rates else None
 
     def count(self, column: Column) -> int | None:
-        """Return the number of the trial's examples in a column; None for a test set without measurement."""
+        """Return the number of the trial's examples in a column, whole ones of which bins have parts.
+
+        It is None for a test set without measurement.
+        """
         measurement = self.measured.get(column.test)
-        return None if measurement is None else int(column.chosen(measurement.lengths).sum())
+        return None if measurement is None else measurement.count(column.chosen(measurement.lengths))
 
     def score(self, column: Column) -> float | None:
         """Return the trial's score in a column; None where it has none that is finite, as in an empty bin."""
@@ -354,7 +357,7 @@ class Results:
                     assert one is not None
                     assert other is not None
                     (measured, *_) = self._measured(variant, column)  # of other variants there may be more
-                    count = int(column.chosen(measured.lengths).sum())
+                    count = measured.count(column.chosen(measured.lengths))
                     p_examples = paired_p(one, other, difference, count)
                 seeds = self._seeds_p(variant, reference, column)
                 if p_examples is None and seeds == 0.0:  # without a spread over seeds nothing can be tested
@@ -417,19 +420,22 @@ class Results:
         return [outcome.measured[column.test] for outcome in there]
 
     def _paired(self, variant: Variant, reference: Variant, column: Column) -> bool:
-        """Return whether two variants have the same examples, one by one, judged by their lengths.
+        """Return whether two variants have the same examples, one by one, judged by their lengths and units.
 
         The examples of a language model's text differ between models that divide it differently.
         """
         measured = [self._measured(each, column) for each in (variant, reference)]
-        lengths = [measurement.lengths for each in measured for measurement in each]
-        return all(measured) and all(np.array_equal(lengths[0], other) for other in lengths[1:])
+        every = [measurement for each in measured for measurement in each]
+        return all(measured) and all(
+            np.array_equal(every[0].lengths, other.lengths) and np.array_equal(every[0].units, other.units)
+            for other in every[1:]
+        )
 
     def _resampled(self, variant: Variant, column: Column) -> Array | None:
         measured = self._measured(variant, column)
         if not measured:
             return None
-        statistics = [each.statistics[column.metric][column.chosen(each.lengths)] for each in measured]
+        statistics = [each.by_unit(column.metric, column.chosen(each.lengths)) for each in measured]
         return resampled(METRICS[column.metric].score, statistics, self.samples)
 
 

@@ -30,6 +30,16 @@ def _run(trials: Grid, launcher: Launcher, settings: StudySettings, *, first: bo
     run_trials(trials, launcher, first=first)
 
 
+def _warn_of_unscored(results: Results) -> None:
+    """Log how many trials are trained but have no scores of the tests as these are now."""
+    if count := sum(o.status == "open" and is_trained(o.trial.run) for o in results.outcomes):
+        how_many = f"{count} of {len(results.outcomes)} trials"
+        logger.warning(
+            "%s are trained, but not scored on the tests as these are now; without --report they are",
+            how_many,
+        )
+
+
 def study(settings: StudySettings, origin: str = "study", *, train: bool = True) -> Results:
     """Run the unfinished trials of a study, and write its tables and its report.
 
@@ -73,6 +83,8 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
                 if new:
                     _run(replace(trials, trials=new), launcher, settings, first=False)
         results = gather(settings, trials)
+        if not train:
+            _warn_of_unscored(results)
         write_report(results, origin)
         done = [str(trial.run) for trial in trials.trials if is_trained(trial.run)]
         if settings.task == "glue" and done:

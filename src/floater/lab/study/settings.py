@@ -201,9 +201,9 @@ class StudySettings:
             reference, and options. A test set named "lengths" is shown by its bins only, without a name.
         metric: the metric of the test sets by which the variants are compared, as in "chrf"; null for the
             main metric of the task.
-        bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. For a
-            causal language model they bound the number of tokens read before. A bin that only other test
-            sets reach is not shown.
+        bins: bounds of the bins of length, as in 80, 100, 120, 140; by default these for short_to_long. For
+            causal language models and events they bound the number of tokens, or events, read before. A bin
+            that only other test sets reach is not shown.
         short_to_long: train on short sentences and test on long ones; provides the data and a test set
             "lengths".
         checkpoints: pretrained models whose positions are shown, by a name: Hugging Face names or

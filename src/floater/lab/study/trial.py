@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from floater.lab.training.lock import file_lock
 from floater.lab.training.messages import show_messages
 from floater.lab.training.run import ENCODED, MODEL, RunWithSettings
 
-MEASURED = "measured"
+MEASURED, UNITS = "measured", "units"
 PACKAGES = ("floater", "torch", "transformers", "tokenizers", "torchdiffeq", "sacrebleu", "numpy", "scipy")
 
 
@@ -146,7 +146,7 @@ def is_trained(run: Path) -> bool:
 def is_measured(run: Path, test: str, arguments: Mapping[str, Any]) -> bool:
     """Return whether the run's present model is scored on the present state of a test set."""
     path = run / MEASURED / f"{test}.json"
-    if not path.is_file():
+    if not (path.is_file() and path.with_suffix(".npz").is_file()):
         return False
     record = read_record(path)
     now = {**arguments, **_weights(run)}
@@ -169,11 +169,15 @@ def read(run: Path, test: str) -> Measurement:
                 statistics={name: arrays[f"statistics.{name}"] for name in record["metrics"]},
                 position_nats=arrays["position_nats"],
                 position_tokens=arrays["position_tokens"],
+                units=arrays.get(UNITS, np.zeros(0, dtype=np.int64)),
                 notes=record["notes"],
                 signatures=record["signatures"],
             )
     except (OSError, ValueError, KeyError, TypeError, BadZipFile) as error:
-        raise DataError(f"{file} holds no scores that can be read: {first_line(error)}") from error
+        why = first_line(error) if is_zipfile(file) else "it is no NumPy archive"
+        raise DataError(
+            f"{file} holds no scores that can be read: {why}; remove it, and the study scores the model again"
+        ) from error
 
 
 def _write(
@@ -183,7 +187,7 @@ def _write(
     folder.mkdir(exist_ok=True)
     (folder / f"{test}.json").unlink(missing_ok=True)  # it vouches for the arrays
     arrays = {f"statistics.{name}": values for name, values in measurement.statistics.items()}
-    arrays |= {"lengths": measurement.lengths}
+    arrays |= {"lengths": measurement.lengths, UNITS: measurement.units}
     arrays |= {"position_nats": measurement.position_nats, "position_tokens": measurement.position_tokens}
     hidden = folder / f".{test}.npz"
     discard(hidden)

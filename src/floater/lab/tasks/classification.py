@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from transformers import AutoModelForSequenceClassification
 
 from floater.errors import DataError
-from floater.lab.tasks.corpora.tables import is_table, read_table, with_split
+from floater.lab.tasks.corpora.splits import with_split
+from floater.lab.tasks.corpora.tables import is_table, read_table
 from floater.lab.tasks.corpora.text import read_lines
 from floater.lab.tasks.finetuning.features import LABEL, Features, predict
 from floater.lab.tasks.finetuning.task import FineTuning, FineTuningSettings, warn_of_cut

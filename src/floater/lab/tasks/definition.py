@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from floater.lab.tasks.corpora.tables import with_split
+from floater.lab.tasks.corpora.splits import with_split
 from floater.lab.tasks.examples import Collate
 from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.prepared import Prepared, Splits

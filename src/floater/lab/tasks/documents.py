@@ -16,7 +16,7 @@ from floater.errors import DataError
 from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.documents import Document, is_labelled, read_documents
 from floater.lab.tasks.corpora.rows import shown_value
-from floater.lab.tasks.corpora.tables import with_split
+from floater.lab.tasks.corpora.splits import with_split
 from floater.lab.tasks.examples import Collate, Encoded, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
 from floater.lab.tasks.prepared import Prepared, Splits

@@ -56,6 +56,8 @@ class Measurement:
         lines: output of the model, line by line; empty where it writes nothing.
         notes: remarks for the reader, such as the number of truncated translations.
         signatures: description of the computation of each metric, by name.
+        units: number of the unit that each example is a part of, (n,), as of its sequence; empty where each
+            example is one. Units, which are independent of each other, are resampled as wholes.
         scores: rounded scores by name, for a log and the result of a run.
         bins: scores by length, a mapping for each bin, for other programs.
         report: readable text of the scores; by default a line for each score.
@@ -68,6 +70,7 @@ class Measurement:
     lines: Sequence[str] = ()
     notes: Sequence[str] = ()
     signatures: dict[str, str] = field(default_factory=dict)
+    units: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     scores: dict[str, float] = field(default_factory=dict)
     bins: Sequence[dict[str, Any]] = ()
     report: str = ""
@@ -123,6 +126,26 @@ class Measurement:
             return None
         score = METRICS[metric].score(rows.sum(0))
         return None if math.isnan(score) else score
+
+    def count(self, chosen: Array) -> int:
+        """Return the number of units with chosen examples, a mask; without units, that of the examples."""
+        return len(np.unique(self.units[chosen])) if len(self.units) else int(chosen.sum())
+
+    def by_unit(self, metric: str, chosen: Array) -> Array:
+        """Return the statistics of a metric summed over the chosen examples of each unit, (units, k).
+
+        Args:
+            metric: a metric with statistics.
+            chosen: mask of the examples, (n,).
+
+        Example:
+            >>> losses = np.array([[1.0, 2], [3.0, 1], [5.0, 2]])
+            >>> parts = Measurement(np.array([1, 9, 1]), {"loss": losses}, units=np.array([7, 7, 8]))
+            >>> parts.by_unit("loss", parts.lengths > 0).tolist()
+            [[4.0, 3.0], [5.0, 2.0]]
+        """
+        rows = self.statistics[metric][chosen]
+        return summed(self.units[chosen], *rows.T)[1][:, :-1] if len(self.units) else rows
 
 
 def positions(nats: Sequence[Array]) -> tuple[Array, Array]:

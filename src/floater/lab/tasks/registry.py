@@ -46,16 +46,24 @@ def register(name: str) -> Callable[[_Kind], _Kind]:
     Args:
         name: name of the task in configurations; a task of the same name is replaced.
 
+    Raises:
+        SettingsError: if the class lacks methods or attributes of a task; the message names them.
+
     Example:
         >>> @register("toy")
         ... class Toy(Task): ...
-        >>> _ = _TASKS.pop("toy", None)
+        Traceback (most recent call last):
+        floater.lab.settings.values.SettingsError: the task 'toy' lacks Settings, metric, build, collate, \
+encode, make_processor, score
     """
 
     def enter(kind: _Kind) -> _Kind:
+        needed = ["Settings", *(["metric"] if kind.best is Task.best else [])]
+        attributes = [each for each in needed if not hasattr(kind, each)]
+        if lacking := [*attributes, *sorted(kind.__abstractmethods__)]:
+            raise SettingsError(f"the task {name!r} lacks {', '.join(lacking)}")
         kind.name = name
-        if not kind.__abstractmethods__:
-            _TASKS[name] = kind()
+        _TASKS[name] = kind()
         return kind
 
     return enter

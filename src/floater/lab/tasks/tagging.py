@@ -17,7 +17,7 @@ from floater.encodings import options
 from floater.errors import DataError
 from floater.lab.tasks import settings
 from floater.lab.tasks.corpora.conllu import Sentence, head_order, read_sentences
-from floater.lab.tasks.corpora.tables import with_split
+from floater.lab.tasks.corpora.splits import with_split
 from floater.lab.tasks.examples import Collate, Encoded, keep_short, outputs, padded
 from floater.lab.tasks.measurement import Measurement, accuracy
 from floater.lab.tasks.prepared import Prepared, Splits, warn_of_shared

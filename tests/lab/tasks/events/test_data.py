@@ -1,5 +1,7 @@
 """Reading events: every format gives the same sequences, and what is wrong is named."""
 
+import gzip
+import json
 import os
 from decimal import Decimal
 from pathlib import Path
@@ -75,6 +77,83 @@ def test_lines_of_text_are_sequences(tmp_path):
     (tmp_path / "time.txt").write_text("1.50 1e0\n3 3\n")
     with pytest.raises(DataError, match=r"event 1 \(1e0\) is earlier than event 0 \(1.50\)"):
         read_sequences(tmp_path, Columns())
+
+
+LISTED = [
+    {"id": "b", "time": [10, 10.5, 11], "type": ["x", "z", "x"], "note": 1},
+    {"id": "none", "time": [], "type": []},
+    {"id": "a", "time": [3, 3], "type": ["y", "x"]},
+]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".jsonl.gz", ".parquet"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_row_is_an_event_or_with_lists_a_sequence(tmp_path, suffix, listed):
+    path = tmp_path / f"events{suffix}"
+    events = [dict(zip(("id", "time", "type"), line.split(","), strict=True)) for line in ROWS.split()[1:]]
+    rows = LISTED if listed else [each | {"time": float(each["time"])} for each in events]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    if suffix == ".parquet":
+        pa.parquet.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == ".json":
+        path.write_text(json.dumps({"version": 1, "data": rows}))
+    else:
+        (gzip.open if suffix.endswith(".gz") else open)(path, "wt").write(lines)
+    assert plain(read_sequences(path, Columns())) == WANTED
+
+
+def test_lists_keep_exact_times_and_tell_values_that_were_not_observed(tmp_path):
+    path, columns = tmp_path / "events.jsonl", Columns(type=None, values=["x", "y"])
+    path.write_text(
+        '{"id": 1, "time": [1152921504606846976, 1152921504606846977], "x": [0.5, null], "y": [null, 2]}'
+    )
+    (sequence,) = read_sequences(path, columns)
+    assert sequence.times.tolist() == [0.0, 1.0]
+    assert sequence.values.tolist() == [[0.5, 0.0], [0.0, 2.0]]
+    assert sequence.observed.tolist() == [[True, False], [False, True]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"time": [1, 2], "type": ["x"]}], r"line 2: 2 values in column 'time' and 1 in 'type'$"),
+        ([{"time": [1, 2], "type": "x"}], "column 'type' has values of several types"),
+        (
+            [{"id": "b", "time": [1], "type": ["x"]}],
+            r"line 2, column 'id': 'b' is that of an earlier row",
+        ),
+        (
+            [{"time": [2, 1], "type": ["x", "x"]}],
+            r"sequence 'c': event 1 \(1.0\) is earlier than event 0 \(2.0\)",
+        ),
+        ([{"time": [2, float("nan")], "type": ["x", "x"]}], "sequence 'c': the time of event 1 is nan"),
+        ([{"time": [2, 3], "type": ["x", None]}], "sequence 'c': event 1 has no type"),
+    ],
+)
+def test_wrong_lists_are_named_with_their_line(tmp_path, rows, message):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(
+        "".join(json.dumps(row) + "\n" for row in [LISTED[0], *({"id": "c"} | row for row in rows)])
+    )
+    with pytest.raises(DataError, match=message):
+        read_sequences(path, Columns())
+
+
+def test_texts_in_lists_are_named_with_their_row_and_lists_beside_none_are_refused(tmp_path):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(
+        '{"id": 1, "time": ["2024-01-31", "2024-02-01"], "type": ["x", "x"]}\n'
+        '{"id": 2, "time": ["soon"], "type": ["x"]}\n'
+    )
+    with pytest.raises(DataError, match="line 2, column 'time': 'soon' is not a number or a date"):
+        read_sequences(path, Columns())
+    path.write_text('{"id": 1, "time": [1, 2], "type": "x"}\n')
+    with pytest.raises(DataError, match="column 'time' has lists and 'type' none"):
+        read_sequences(path, Columns())
+    for empty in ("", '{"id": 1, "time": [], "type": []}\n'):
+        path.write_text(empty)
+        with pytest.raises(DataError, match="holds no event"):
+            read_sequences(path, Columns())
 
 
 def test_dates_are_seconds_and_large_stamps_keep_their_microseconds(tmp_path):

@@ -102,6 +102,10 @@ def test_sequences_are_scored_one_by_one_and_by_the_events_read_before(trained: 
     assert [record["context"] for record in binned.bins] == [[1, 1], [2, 3], [4, 4]]
     assert sum(record["events"] for record in binned.bins) == plain.lengths.sum() == len(rows) - len(names)
     assert {*binned.lengths.tolist()} == {1, 2, 4}
+    every = np.ones(len(binned.lengths), dtype=bool)
+    assert binned.count(every) == plain.count(np.ones(len(names), dtype=bool)) == len(names)
+    for metric, rows in plain.statistics.items():
+        assert binned.by_unit(metric, every) == pytest.approx(rows)  # a sequence is resampled as a whole
     for record, low, high in zip(binned.bins, (1, 2, 4), (2, 4, 5), strict=True):
         within = (binned.lengths >= low) & (binned.lengths < high)
         for metric, score in binned.scores.items():

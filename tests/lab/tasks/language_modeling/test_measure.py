@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from floater.lab.settings import load
@@ -20,6 +21,10 @@ def test_it_has_the_loss_of_evaluate(tmp_path: Path, objective: str) -> None:
     run = train(load(LanguageModelingSettings, write_config(tmp_path, objective=objective)))
     source = str(tmp_path / "valid.txt")
     actual, wanted = measure(run, source), evaluate(run, source)
+    parts = measure(run, source, bins=(3,))
+    every = np.ones(len(parts.lengths), dtype=bool)
+    assert parts.by_unit("loss", every) == pytest.approx(actual.statistics["loss"])  # whole windows
+    assert parts.count(every) == len(actual.lengths)
     assert actual.score("loss") == pytest.approx(wanted.loss, rel=1e-5)
     assert actual.position_tokens.sum() == wanted.tokens == actual.lengths.sum()
     assert actual.position_nats.sum() == pytest.approx(wanted.nats, rel=1e-5)

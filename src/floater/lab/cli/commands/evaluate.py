@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _trained_on(task: Task, run: Path, source: str) -> bool:
     """Return whether a source holds examples that the run was trained on, by the contents of their files."""
     from floater.lab.settings import peek, read
-    from floater.lab.tasks.corpora.tables import with_split
+    from floater.lab.tasks.corpora.splits import with_split
     from floater.lab.training.contents import references
     from floater.lab.training.run import SETTINGS
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from floater.errors import DataError
 from floater.lab.tasks.causal import causal_loss
 from floater.lab.tasks.causal_lm.score import causal_batch, passkeys
-from floater.lab.tasks.corpora.tables import with_split
+from floater.lab.tasks.corpora.splits import with_split
 from floater.lab.tasks.examples import Collate, Encoded
 from floater.lab.tasks.finetuning.extension import Extend
 from floater.lab.tasks.finetuning.text import TextSettings, TextTask, as_rows, documents_of, special

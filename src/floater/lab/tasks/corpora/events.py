@@ -1,28 +1,29 @@
-"""Sequences of events from tables (CSV, Parquet, Hugging Face data sets) and from lines of text."""
+"""Sequences of events from tables (CSV, JSON, Parquet, Hugging Face data sets) and from lines of text."""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from floater.errors import DataError, reason
+from floater.lab.tasks.corpora.columns import columns_advice
 from floater.lab.tasks.corpora.event_times import EventTimes, column_times, decimal_times, float64
-from floater.lab.tasks.corpora.rows import delimited_rows, shown_value
-from floater.lab.tasks.corpora.tables import columns_advice
+from floater.lab.tasks.corpora.rows import JSON, delimited_rows, json_rows, shown_value, suffix
+from floater.lab.tasks.corpora.splits import HUB
 from floater.lab.tasks.corpora.text import load_split, read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
-HUB = "hf:"
 _CSV = (".csv", ".csv.gz")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
@@ -85,21 +86,23 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     """Read sequences of events.
 
     Args:
-        source: CSV (.csv, .csv.gz) or Parquet (.parquet) file with a row for each event; directory with
-            time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a Hugging Face
-            data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Times that float64 would
-            round, such as dates below seconds, are counted from the first event of a sequence.
+        source: CSV (.csv, .csv.gz), JSON (.jsonl, .ndjson, .json) or Parquet (.parquet) file with a row for
+            each event, or with a row for each sequence and lists of its times, and its types or values;
+            directory with time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a
+            Hugging Face data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Times that
+            float64 would round, such as dates below seconds, are counted from the first event of a sequence.
         columns: names of the columns of a table.
 
     Raises:
         DataError: if the source cannot be read, lacks a column, or contains no event; if an id, a time or a
-            type is missing; if a time is NaN, infinite or earlier than the one before it; or if a value is
-            NaN or infinite. The message names the sequence and the index of the event.
+            type is missing; if a time is NaN, infinite or earlier than the one before it; if a value is NaN
+            or infinite; or if lists of a row differ in length. The message names the sequence and the index
+            of the event.
     """
     name = str(source)
     if Path(name).is_dir():
         return _from_lines(Path(name), columns)
-    table = _table(name, columns)
+    table, listed = _by_event(name, _table(name, columns), columns)
     if not table.num_rows:
         raise DataError(f"{name} holds no event")
     ids = table[columns.id].to_pylist()
@@ -108,7 +111,7 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
         if not id:
             raise DataError(f"{name}: row {row} (from 0) has no '{columns.id}', so it is of no sequence")
         rows_of.setdefault(id, []).append(row)
-    cell = functools.partial(_cell, name, columns.time)
+    cell = functools.partial(_cell, name, columns.time, listed)
     event_times = column_times(table[columns.time], f"{name}: column '{columns.time}'", cell)
     types = table[columns.type].to_pylist() if columns.type else None
     values = np.empty((len(ids), len(columns.values)))
@@ -139,13 +142,15 @@ def _table(name: str, columns: Columns) -> pa.Table:
         elif name.endswith(".parquet"):
             with pa.parquet.ParquetFile(name) as file:
                 table = file.read()
+        elif suffix(name) in JSON:
+            table = _json_table(name, wanted)
         elif name.endswith(_CSV):
             kept = {name: pa.string() for name in (columns.id, columns.time, columns.type) if name}
             table = pa.csv.read_csv(name, convert_options=pa.csv.ConvertOptions(column_types=kept))
         else:
             raise DataError(
-                f"{name}: events are read from .csv, .csv.gz, .parquet, a directory with {TIMES} and "
-                f"{TYPES}, or hf:NAME"
+                f"{name}: events are read from .csv, .csv.gz, .jsonl, .json, .parquet, a directory with "
+                f"{TIMES} and {TYPES}, or hf:NAME"
             )
         there = table.column_names
     except DataError:
@@ -161,11 +166,81 @@ def _table(name: str, columns: Columns) -> pa.Table:
     return table
 
 
-def _cell(name: str, column: str, row: int) -> str:
+def _json_table(name: str, wanted: Collection[str]) -> pa.Table:
+    """Return the rows of a JSON file; columns that are not wanted are empty.
+
+    Raises:
+        DataError: if there is no row, or the values of a column are of several types.
+    """
+    rows = [row for _, row in json_rows(name)]
+    if not rows:
+        raise DataError(f"{name} holds no event")
+    columns = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        try:
+            columns[key] = pa.array([row.get(key) for row in rows]) if key in wanted else pa.nulls(len(rows))
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{name}: column '{key}' has values of several types ({reason(error)})"
+            ) from error
+    return pa.table(columns)
+
+
+def _by_event(name: str, table: pa.Table, columns: Columns) -> tuple[pa.Table, np.ndarray | None]:
+    """Return a table with a row for each event.
+
+    Returns:
+        The table, and the row in the file of each event, if a row there has lists with a whole sequence.
+
+    Raises:
+        DataError: if some columns alone have lists, the lists of a row differ in length, or two rows have one
+            id.
+    """
+    names = [columns.time, *([columns.type] if columns.type else []), *columns.values]
+    is_list = [_is_list(table.schema.field(column).type) for column in names]
+    if not any(is_list):
+        return table, None
+    if not all(is_list):
+        lists, other = names[is_list.index(True)], names[is_list.index(False)]
+        raise DataError(f"{name}: column '{lists}' has lists and '{other}' none; both must have one per row")
+    counts = [pc.fill_null(pc.list_value_length(table[column]), 0).to_numpy() for column in names]
+    for column, count in zip(names, counts, strict=True):
+        if (count != counts[0]).any():
+            row = int(np.argmax(count != counts[0]))
+            raise DataError(
+                f"{_line(name, row)}: {counts[0][row]} values in column '{columns.time}' and {count[row]} in "
+                f"'{column}'"
+            )
+    ids: dict[str, int] = {}
+    for row, id in enumerate(map(_name, table[columns.id].to_pylist())):
+        if id and ids.setdefault(id, row) != row:
+            raise DataError(
+                f"{_line(name, row)}, column '{columns.id}': {shown_value(id)} is that of an earlier row; "
+                "a row with lists is a whole sequence"
+            )
+    rows = np.repeat(np.arange(table.num_rows), counts[0])
+    flat = {column: pc.list_flatten(table[column]) for column in names}
+    return pa.table({columns.id: table[columns.id].take(rows), **flat}), rows
+
+
+def _is_list(kind: Any) -> bool:
+    return any(
+        check(kind) for check in (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    )
+
+
+def _cell(name: str, column: str, listed: np.ndarray | None, row: int) -> str:
     """Return the file, line and column of a cell, for a message."""
-    rows = delimited_rows(name) if name.endswith(_CSV) else iter(())
+    return f"{_line(name, row if listed is None else int(listed[row]))}, column '{column}'"
+
+
+def _line(name: str, row: int) -> str:
+    """Return the file and the line of a row, for a message."""
+    rows = (
+        delimited_rows(name) if name.endswith(_CSV) else json_rows(name) if suffix(name) in JSON else iter(())
+    )
     number = next((line for line, _ in itertools.islice(rows, row, None)), None)
-    return f"{name}, {f'line {number}' if number else f'row {row + 1}'}, column '{column}'"
+    return f"{name}, {f'line {number}' if number and number > 0 else f'row {row + 1}'}"
 
 
 def _shown(times: Any, rows: Sequence[int], index: int) -> str:

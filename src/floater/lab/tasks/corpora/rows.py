@@ -115,7 +115,7 @@ def _parsed(name: str, delimiter: str, quoting: Any) -> Iterator[tuple[int, Row]
                 _check_quotes(f"{name}, line {line}", cells, header or cells, text)
             if not header:
                 header = [cell.strip() for cell in cells]
-                if twice := {cell for cell in header if header.count(cell) > 1}:
+                if twice := {cell for cell in header if cell and header.count(cell) > 1}:
                     raise DataError(f"{name}, line {line}: two columns are named '{min(twice)}'")
                 continue
             if len(cells) != len(header):

@@ -11,18 +11,15 @@ and "007" becomes 7, and cannot name a line in a message.
 
 from __future__ import annotations
 
-import contextlib
-import glob
 import itertools
 import logging
-import re
-import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from floater.errors import DataError, nearest, reason
+from floater.errors import DataError
+from floater.lab.tasks.corpora.columns import Choice, outer_of, value_of
 from floater.lab.tasks.corpora.rows import (
     DELIMITED,
     JSON,
@@ -32,34 +29,11 @@ from floater.lab.tasks.corpora.rows import (
     shown_value,
     suffix,
 )
-from floater.lab.tasks.corpora.text import PACKED, load_split
-from floater.lab.training.named_files import file_of
+from floater.lab.tasks.corpora.splits import is_split, load
 
 logger = logging.getLogger(__name__)
-HUB = "hf:"
-SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
-"""Names that a split may have."""
-ROLES: dict[str, tuple[str, ...]] = {
-    "text": ("text", "review", "content", "sentence", "article", "body", "document", "comment", "message"),
-    "label": ("label", "labels", "class", "category", "sentiment", "rating", "stars"),
-    "source": ("source", "src", "source_text"),
-    "target": ("target", "tgt", "target_text"),
-    "language": ("language", "lang"),
-    "reordered": ("reordered", "order"),
-    "document": ("document_id", "doc_id", "document", "doc"),
-    "words": ("words", "tokens"),
-    "tags": ("tags", "pos_tags", "upos", "pos", "ner_tags"),
-}
-"""Names by which the column of a role is guessed, in any case, the first first."""
-_COLUMNAR = (".parquet", ".arrow")
-_TEXTS = {*DELIMITED, *JSON}
-_SAVED = ("dataset_dict.json", "state.json")
-"""Files of a folder that `save_to_disk` wrote."""
 _FIRST = 1000
-"""Number of rows in which the names of a mapping are looked for."""
-_LEVELS = 16
-"""Number of levels of mappings whose names are columns."""
-_NAME = re.compile(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:/([\w.-]+))?(?::([^:/]+))?")
+"""Number of rows in which the names of columns are looked for."""
 
 
 @dataclass(frozen=True)
@@ -145,25 +119,7 @@ def is_table(source: Any) -> bool:
         [True, True, False]
     """
     name = str(source)
-    return (
-        name.startswith(HUB) or suffix(name) in (*DELIMITED, *JSON, *_COLUMNAR) or _folder(name)[0].is_dir()
-    )
-
-
-def with_split(source: Any, split: str) -> Any:
-    """Return a source with a split, if it is a folder or a data set without one; others have no splits.
-
-    Example:
-        >>> with_split("hf:stanfordnlp/imdb", "valid"), with_split("corpus.csv", "valid")
-        ('hf:stanfordnlp/imdb:valid', 'corpus.csv')
-        >>> with_split(["hf:stanfordnlp/imdb:unsupervised"], "train")
-        ['hf:stanfordnlp/imdb:unsupervised']
-    """
-    if isinstance(source, list):
-        return [with_split(each, split) for each in source]
-    name = str(source)
-    is_whole = Path(name).is_dir() or (name.startswith(HUB) and ":" not in name.removeprefix(HUB))
-    return f"{name}:{split}" if is_whole else source
+    return suffix(name) in (*DELIMITED, *JSON) or is_split(name)
 
 
 def read_table(
@@ -198,9 +154,9 @@ def read_table(
         ({'text': 'Review', 'label': 'stars'}, ['Good, and\\nlong', 'NA'], [2, 4])
     """
     name = str(source)
-    choice = _Choice(name, roles, dict(columns or {}), optional, names or {})
-    if name.startswith(HUB) or _folder(name)[0].is_dir() or suffix(name) in _COLUMNAR:
-        data, files = _load(name, choice)
+    choice = Choice(name, roles, columns or {}, optional, names or {})
+    if is_split(name):
+        data, files = load(name, choice)
         if files:
             tables = [read_table(file, roles, columns, optional=optional, names=names) for file in files]
             return _joined(name, tables)
@@ -231,150 +187,48 @@ def _joined(name: str, tables: Sequence[Table]) -> Table:
     return Table(name, first.columns, values, parts=tables)
 
 
-class _Choice:
-    """The columns of a table that are read, by role; the others are not kept in memory."""
-
-    def __init__(
-        self,
-        name: str,
-        roles: Sequence[str],
-        columns: dict[str, str],
-        optional: Sequence[str],
-        names: Mapping[str, Sequence[str]],
-    ) -> None:
-        self.name, self.roles, self.columns, self.optional, self.names = name, roles, columns, optional, names
-        if unknown := columns.keys() - {*roles, *optional}:
-            hint = nearest(min(unknown), [*roles, *optional])
-            raise DataError(f"data.columns has '{min(unknown)}', which this task does not read; {hint}")
-
-    def of(self, header: Sequence[str], where: str) -> dict[str, str]:
-        """Return the column of each role.
-
-        Raises:
-            DataError: if there is none, or one that the settings name is missing.
-        """
-        header = [*dict.fromkeys(header)]
-        chosen: dict[str, str] = {}
-        for role, column in self.columns.items():
-            if column not in header:
-                raise DataError(
-                    f"{where}: no column '{column}', data.columns.{role}; {nearest(column, header)}"
-                )
-            chosen[role] = column
-        for role in [role for role in (*self.roles, *self.optional) if role not in chosen]:
-            free = [column for column in header if column not in chosen.values()]
-            guesses = (*self.names.get(role, ()), *ROLES[role])
-            if (guess := next((guess for guess in guesses if _spelt(guess, free)), None)) is not None:
-                chosen[role], *others = _spelt(guess, free)
-                if others:
-                    raise DataError(
-                        f"{where}: columns '{chosen[role]}' and '{others[0]}' may both be that of role "
-                        f"'{role}'; {columns_advice(role)}"
-                    )
-            elif len(header) == 1 and [*self.roles] == [role]:
-                chosen[role] = header[0]
-            elif role not in self.optional:
-                shown = ", ".join(map(repr, header[:12])) + ", ..." * (len(header) > 12)
-                raise DataError(
-                    f"{where}: no column '{role}' or the like; there are: {shown}; {columns_advice(role)}"
-                )
-        return {role: chosen[role] for role in (*self.roles, *self.optional) if role in chosen}
-
-
-def columns_advice(role: str) -> str:
-    """Return how a person names the column of a role, for messages."""
-    return f"choose one: data.columns.{role}=NAME, of a trained run --columns {role}=NAME"
-
-
-def _spelt(name: str, columns: Sequence[str]) -> list[str]:
-    """Return the column with a name, or without one those that differ from it in case and blanks alone."""
-    return [name] if name in columns else [each for each in columns if each.strip().lower() == name]
-
-
-def _table_from_rows(choice: _Choice, rows: Iterable[tuple[int, Row]]) -> Table:
+def _table_from_rows(choice: Choice, rows: Iterable[tuple[int, Row]]) -> Table:
     """Return a table of rows, each with the number of its line, or of itself from -1 down."""
     rows, numbers = iter(rows), list[int]()
     first = [*itertools.islice(rows, _FIRST)]
     if not first:
         raise DataError(f"{choice.name}: the table has no row")
-    columns = choice.of(_header([row for _, row in first]), choice.name)
+    columns = choice.of([row for _, row in first])
     values: dict[str, list[Any]] = {role: [] for role in columns}
     for number, row in itertools.chain(first, rows):
         where = f"{choice.name}, " + (f"line {number}" if number > 0 else f"row {-number}")
         for role, column in columns.items():
-            values[role].append(_cell(row, column, where))
+            values[role].append(_cell(row, column, where, optional=role in choice.optional))
         numbers.append(number)
     return Table(choice.name, columns, values, numbers if numbers[0] > 0 else ())
 
 
-def _header(rows: Sequence[Row], levels: int = _LEVELS) -> list[str]:
-    """Return the columns of the first row, and after them "a.b" for each name in the first mapping of one."""
-    inner: list[str] = []
-    for name in rows[0] if levels > 1 else ():
-        mappings = [cell for row in rows if isinstance(cell := row.get(name), Mapping)]
-        inner += [f"{name}.{key}" for key in (_header(mappings, levels - 1) if mappings else ())]
-    return [*rows[0], *inner]
-
-
-def _cell(row: Row, column: str, where: str) -> Any:
+def _cell(row: Row, column: str, where: str, *, optional: bool) -> Any:
+    """Return the value of a column in a row; None where an optional one is missing."""
     try:
-        return _value(row, column)
+        return value_of(row, column)
     except KeyError:
+        if optional:
+            return None
         there = ", ".join(map(repr, row)) or "nothing"
         raise DataError(f"{where}: no '{column}'; it has {there}"[:300]) from None
 
 
-def _value(row: Any, column: str) -> Any:
-    """Return the value of a column, where "a.b" is the value "b" of a mapping "a"; None in a missing mapping.
-
-    Raises:
-        KeyError: if there is none.
-    """
-    outer = _outer(column, row if isinstance(row, Mapping) else ())
-    if outer == column or row[outer] is None:
-        return row[outer]
-    return _value(row[outer], column[len(outer) + 1 :])
-
-
-def _outer(column: str, names: Collection[str]) -> str:
-    """Return the name that a column "a.b.c" is in or is: "a.b.c" itself, "a" or "a.b".
-
-    Raises:
-        KeyError: if there is none.
-    """
-    if column in names:
-        return column
-    for dot in re.finditer(r"\.", column):
-        if (outer := column[: dot.start()]) in names:
-            return outer
-    raise KeyError(column)
-
-
-def _table_from_dataset(name: str, data: Any, choice: _Choice) -> Table:
+def _table_from_dataset(name: str, data: Any, choice: Choice) -> Table:
     """Return the columns of a `datasets.Dataset`, with the names of labels in place of their numbers."""
     from datasets import ClassLabel
 
     if not len(data):
         raise DataError(f"{name}: the table has no row")
-    columns = _columns(name, data.data.schema, choice)
+    columns = choice.in_schema(data.data.schema)
     values: dict[str, list[Any]] = {}
     for role, column in columns.items():
-        outer, feature = _outer(column, data.column_names), _value(data.features, column)
-        values[role] = [_value({outer: cell}, column) for cell in data[outer]]
+        outer, feature = outer_of(column, data.column_names), value_of(data.features, column)
+        values[role] = [value_of({outer: cell}, column) for cell in data[outer]]
         feature = getattr(feature, "feature", feature)
         if isinstance(feature, ClassLabel):
             values[role] = [_named(cell, feature.names) for cell in values[role]]
     return Table(name, columns, values)
-
-
-def _columns(name: str, schema: Any, choice: _Choice) -> dict[str, str]:
-    """Return the columns of a choice in the schema of Arrow."""
-    import pyarrow as pa
-
-    def row(fields: Any) -> Row:
-        return {each.name: row(each.type) if pa.types.is_struct(each.type) else None for each in fields}
-
-    return choice.of(_header([row(schema)]), name)
 
 
 def _named(cell: Any, names: Sequence[str]) -> Any:
@@ -382,107 +236,3 @@ def _named(cell: Any, names: Sequence[str]) -> Any:
     if isinstance(cell, list):
         return [_named(each, names) for each in cell]
     return None if cell is None or cell < 0 else names[cell]
-
-
-def _load(name: str, choice: _Choice) -> tuple[Any, list[str]]:
-    """Load a split of a folder, of a columnar file or of a data set on the hub.
-
-    Of a columnar file the chosen columns alone are read.
-
-    Returns:
-        The `datasets.Dataset`; or None, and the files of the split if they are text that `read_table` parses.
-
-    Raises:
-        DataError: if there are no such data, or no such split.
-    """
-    import datasets
-    from datasets.packaged_modules.csv.csv import Csv
-
-    hub = _NAME.fullmatch(name)
-    if name.startswith(HUB) and hub is None:
-        raise DataError(f"{name}: not of the form hf:NAME, hf:OWNER/NAME/CONFIGURATION or hf:NAME:SPLIT")
-    if hub and _is_saved(Path(hub[1])):
-        raise DataError(f"{name}: {hub[1]} is a folder written by save_to_disk; leave out hf:")
-    folder, chosen = (None, hub[3]) if hub else _folder(name)
-    wanted = SPLITS.get(chosen or "test", (str(chosen),))
-    where = hub[1] if hub else str(folder)
-    with _quiet(name), tempfile.TemporaryDirectory() as fresh:
-        if folder is not None and not folder.is_dir():
-            return datasets.Dataset(_columnar(name, choice), fingerprint=name), []  # or it would be hashed
-        if folder is not None and _is_saved(folder):
-            data = datasets.load_from_disk(where)
-            return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
-        if folder is not None and glob.has_magic(where):
-            raise DataError(f"{name}: the package datasets reads *, ? and [ as a pattern; rename the folder")
-        # the cache of `datasets` tells files of a folder by their times alone
-        options: dict[str, Any] = {"cache_dir": fresh} if Path(where).is_dir() else {}
-        builder = datasets.load_dataset_builder(where, hub[2] if hub else None, **options)
-        files = builder.config.data_files or {}
-        suffixes = {suffix(file) for part in files.values() for file in part}
-        columnar = _COLUMNAR if builder.info.features is None else ()  # a card may name the labels
-        if folder is not None and suffixes <= {*_TEXTS, *columnar}:
-            return None, list(files[_split(name, files, wanted)])
-        chosen = _split(name, builder.info.splits or files, wanted)
-        missing = {"keep_default_na": False} if isinstance(builder, Csv) else {}  # "NA" is a text
-        return load_split(where, hub[2] if hub else None, chosen, **missing), []
-
-
-def _is_saved(folder: Path) -> bool:
-    """Return whether `save_to_disk` wrote a folder."""
-    return any((folder / file).is_file() for file in _SAVED)
-
-
-def _columnar(name: str, choice: _Choice) -> Any:
-    """Return the chosen columns of a Parquet or Arrow file, plain or compressed."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    unpack: Any = PACKED.get(Path(name).suffix.lower(), ("", b"", open))[2]
-    parquet = suffix(name) == ".parquet"
-    with pa.memory_map(name) if unpack is open and not parquet else unpack(name, "rb") as file:
-        if parquet:
-            table = pa.parquet.ParquetFile(file)
-            columns = _columns(name, table.schema_arrow, choice).values()
-            return table.read(columns=[*{_outer(column, table.schema_arrow.names) for column in columns}])
-        try:
-            return pa.ipc.open_stream(file).read_all()
-        except pa.ArrowInvalid:  # the format of files, which can be read at random
-            file.seek(0)
-            return pa.ipc.open_file(file).read_all()
-
-
-def _split(name: str, splits: Iterable[str], wanted: Sequence[str]) -> str:
-    names = list(map(str, splits))
-    chosen = next((each for each in wanted if each in names), None)
-    if chosen is None:
-        bare = name.removesuffix(f":{wanted[0]}")
-        raise DataError(
-            f"{name}: no split '{wanted[0]}'; there are: {', '.join(names)}; choose one: {bare}:{names[0]}"
-        )
-    return chosen
-
-
-@contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Convert any failure of `datasets` into one message, and show none of its progress bars."""
-    from datasets.utils import logging as datasets_logging
-
-    shown, level = datasets_logging.is_progress_bar_enabled(), datasets_logging.get_verbosity()
-    datasets_logging.disable_progress_bar()
-    datasets_logging.set_verbosity(logging.CRITICAL)  # what fails is in the message
-    try:
-        yield
-    except DataError:
-        raise
-    except Exception as error:  # files and servers of strangers: any error of any code that reads them
-        raise DataError(f"{name}: cannot be loaded ({reason(error)})"[:500]) from error
-    finally:
-        datasets_logging.set_verbosity(level)
-        if shown:
-            datasets_logging.enable_progress_bar()
-
-
-def _folder(name: str) -> tuple[Path, str | None]:
-    """Return the path of a source, and the split that its name chooses."""
-    path = file_of(name)
-    return path, name.removeprefix(f"{path}:") if path.is_dir() and not Path(name).is_dir() else None

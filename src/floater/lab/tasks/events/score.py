@@ -90,8 +90,8 @@ def by_sequence(predicted: Predictions, examples: Encoded, bins: Sequence[int], 
         predicted: the predictions.
         examples: the pieces that they are in.
         bins: first contexts of the ranges in which events are scored, besides 1. With them an example is the
-            part of a sequence whose events have a context within one range, and its length is the least of
-            these contexts; otherwise its length is the number of its predictions.
+            part of a sequence whose events have a context within one range, its length is the least of these
+            contexts, and its unit is the sequence; otherwise its length is the number of its predictions.
         what: noun for the predictions, in the plural.
 
     Raises:
@@ -112,6 +112,7 @@ def by_sequence(predicted: Predictions, examples: Encoded, bins: Sequence[int], 
     return Measurement(
         predicted.contexts[first] if bins else sums[:, -1].astype(np.int64),
         {name: sums[:, [i, -1]] for i, name in enumerate(predicted.terms)},
+        units=sequence[first] if bins else np.zeros(0, dtype=np.int64),
         scores={name: round(score, 4) for name, score in predicted.scores.items()},
         bins=records,
         report="\n".join(report),

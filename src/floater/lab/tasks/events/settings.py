@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from floater.lab.tasks import settings
-from floater.lab.tasks.corpora.events import HUB, TIMES, TYPES, Columns
+from floater.lab.tasks.corpora.events import TIMES, TYPES, Columns
+from floater.lab.tasks.corpora.splits import HUB
 from floater.lab.training.contents import Part
 from floater.lab.training.settings import TrainingSettings, check_numbers, check_read
 from floater.transformer.events import EventsConfig
@@ -21,8 +22,9 @@ class Data(settings.SplitData):
     """Source of the sequences of events, and unit of their times.
 
     Attributes:
-        train: CSV or Parquet file with a row for each event, directory with time.txt and event.txt, or
-            hf:NAME of a Hugging Face data set (hf:NAME:SPLIT).
+        train: CSV, JSON Lines or Parquet file with a row for each event, or for each sequence with lists of
+            its times and its types or values; directory with time.txt and event.txt; or hf:NAME of a Hugging
+            Face data set (hf:NAME:SPLIT).
         valid: source of the validation sequences; null takes valid_share of those of train.
         columns: names of the columns.
         max_events: maximum number of predicted events in a piece; longer sequences are cut into pieces, whose

@@ -265,7 +265,7 @@ class LanguageModeling(Task):
         A row is a window of a causal model, or a packed row of a masked one. Its length is the number of its
         predicted tokens, and the position of a loss is that of its token in the row. With bins, an example is
         the part of a window whose tokens have a context within one range; its length is the least of these
-        contexts.
+        contexts, and its unit is the window. A document is no unit, as a text may be one document.
 
         If the window is longer than the training rows, "excess" is the loss minus that of the same tokens in
         windows of the training length.
@@ -287,6 +287,7 @@ class LanguageModeling(Task):
             total,
             lengths=losses.contexts[first] if ordered else tokens.astype(np.int64),
             statistics=statistics,
+            units=losses.rows[first] if ordered else np.zeros(0, dtype=np.int64),
             position_nats=np.bincount(losses.positions, weights=losses.nats),
             position_tokens=np.bincount(losses.positions),
         )

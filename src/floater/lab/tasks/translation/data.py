@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora import cldr
-from floater.lab.tasks.corpora.tables import Table, is_table, read_table, with_split
+from floater.lab.tasks.corpora.splits import with_split
+from floater.lab.tasks.corpora.tables import Table, is_table, read_table
 from floater.lab.tasks.corpora.text import Pairs, hub_pairs, read_lines, read_pairs
 from floater.lab.tasks.examples import keep_short, padded
 from floater.lab.tasks.prepared import warn_of_shared
