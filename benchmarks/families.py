@@ -333,7 +333,7 @@ Classes decided individually:
 - **Composite models with several texts**: MusicGen reads one with T5's encoder, whose biases are continued;
   its decoder's positions are computed for any length. DiffusionGemma's decoder reads keys of its encoder:
   both have the same rotation.
-- **The T5 family**: T5, mT5 and Switch. LongT5, UMT5, Pix2Struct and UDOP take any length with their last
+- **The T5 family**: T5, mT5, UMT5 and Switch. LongT5, Pix2Struct and UDOP take any length with their last
   bucket.
 
 ## Refused

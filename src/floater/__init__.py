@@ -1,4 +1,4 @@
-"""Position information for Transformers: learned continuous positions (FLOATER) and their relatives.
+"""Position encodings for Transformers: learned continuous positions (FLOATER) and their relatives.
 
 Names are imported at first use (PEP 562), so that `import floater` takes no time; it also makes models that
 were saved with a flow load with Transformers' own classes (`floater.autoload`).

@@ -6,10 +6,18 @@ import sys
 import pytest
 import torch
 from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MptConfig,
+    MptForCausalLM,
+    RobertaConfig,
+    RobertaForCausalLM,
     T5Config,
     T5ForConditionalGeneration,
 )
@@ -50,6 +58,13 @@ def model(tmp_path):
     torch.nn.init.normal_(llama.lm_head.weight)
     floater.extend(llama, 128, "self_extend")
     return saved(llama, tmp_path / "model", 128)
+
+
+def prompt():
+    """Return a request for 64 tokens."""
+    from lm_eval.api.instance import Instance
+
+    return Instance("generate_until", {}, ("Rain falls on", {"until": ["."], "max_gen_toks": 64}), 0)
 
 
 def write_task(folder, questions):
@@ -179,3 +194,59 @@ def test_a_masked_language_model_is_refused(tmp_path):
     folder = saved(BertForMaskedLM(BertConfig(vocab_size=300, **SIZES)), tmp_path / "bert", 128)
     with pytest.raises(DataError, match="BertForMaskedLM, which generates no text"):
         model_class()(str(folder))
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    """Write a plugged GPT-2 of 32 positions, and return its directory."""
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=32, n_layer=1, n_head=2, n_positions=32))
+    floater.plug(model)
+    return saved(model, tmp_path / "gpt2", 128)
+
+
+@pytest.mark.parametrize("length", [33, 0, -1, "long"])
+def test_a_length_beyond_the_table_is_refused(length, gpt2):
+    from floater.lab.harness import model_class
+
+    with pytest.raises(DataError, match=f"max_length={length!r} of .* whole number between 1 and 32, the"):
+        model_class()(str(gpt2), max_length=length)
+    assert model_class()(str(gpt2), max_length=24).max_length == 24
+
+
+def test_a_model_reads_no_more_than_its_table_and_its_baked_flow(gpt2, tmp_path):
+    from floater.lab.harness import model_class
+
+    model = GPT2LMHeadModel.from_pretrained(gpt2)
+    floater.bake(model, 16)
+    model.save_pretrained(gpt2)
+    assert model_class()(str(gpt2)).max_length == 16
+    config = RobertaConfig(
+        vocab_size=300, max_position_embeddings=32, pad_token_id=1, is_decoder=True, **SIZES
+    )
+    roberta = saved(RobertaForCausalLM(config), tmp_path / "roberta", 128)
+    assert model_class()(str(roberta)).max_length == 30
+
+
+def test_a_model_that_cannot_read_a_request_is_an_error_of_one_line(tmp_path):
+    """MPT declares its length by another name than the harness reads, and BART's answers end at its table."""
+    from floater.lab.harness import model_class
+
+    mpt = MptForCausalLM(MptConfig(vocab_size=300, d_model=32, n_layers=1, n_heads=2, max_seq_len=16))
+    folder = saved(mpt, tmp_path / "mpt", 128)
+    with pytest.raises(DataError, match=r"cannot read requests of up to \d+ tokens .*; lower max_length"):
+        evaluate(folder, tmp_path, QUESTIONS[2:])
+    sizes = {f"{part}_{name}": 2 for part in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    bart = BartForConditionalGeneration(
+        BartConfig(vocab_size=300, d_model=32, max_position_embeddings=32, eos_token_id=None, **sizes)
+    )
+    bart.generation_config.forced_eos_token_id = None
+    model = model_class()(str(saved(bart, tmp_path / "bart", 128)))
+    with pytest.raises(DataError, match=r"cannot read a request and its answer .*; lower max_gen_toks"):
+        model.generate_until([prompt()])
+
+
+def test_an_answer_longer_than_the_model_is_refused(gpt2):
+    from floater.lab.harness import model_class
+
+    with pytest.raises(DataError, match=r"64.* must be less than model's maximum sequence length .32"):
+        model_class()(str(gpt2)).generate_until([prompt()])

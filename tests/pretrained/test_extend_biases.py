@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import (
+    T5Config,
+    T5ForConditionalGeneration,
+    UMT5Config,
+    UMT5EncoderModel,
+    UMT5ForConditionalGeneration,
+)
 
 import floater
+from floater.pretrained import plain_model
 from floater.pretrained.extending import biases
 
 from . import zoo
@@ -127,6 +138,50 @@ def test_biases_and_cached_keys(name: str) -> None:
         begin = model(ids[:, :50], attention_mask=mask[:, :50], use_cache=True).past_key_values
         end = model(ids[:, 50:], attention_mask=mask, past_key_values=begin).logits
     torch.testing.assert_close(end, whole[:, 50:], atol=1e-5, rtol=1e-5)
+
+
+def umt5(layers: int) -> Any:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"d_model": 16, "d_kv": 4, "d_ff": 20, "num_layers": layers, "num_heads": 4}
+    model = UMT5ForConditionalGeneration(
+        UMT5Config(**sizes, vocab_size=40, decoder_start_token_id=0, pad_token_id=0)
+    )
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model.eval()
+
+
+def test_a_block_of_umt5_is_one_of_t5() -> None:
+    """With one block, the two differ by name alone."""
+    model, ids = umt5(1), zoo.text(2, 60)
+    twin = T5ForConditionalGeneration(T5Config(**{**model.config.to_dict(), "model_type": "t5"})).eval()
+    twin.load_state_dict(model.state_dict())
+    for each in (model, twin):
+        floater.extend(each, 128, trained=32)
+    expected = zoo.output(twin, input_ids=ids, decoder_input_ids=ids)
+    torch.testing.assert_close(zoo.output(model, input_ids=ids, decoder_input_ids=ids), expected)
+
+
+def test_each_block_of_umt5_has_a_flow(tmp_path: Path) -> None:
+    model, ids = umt5(2), zoo.text(2, 60)
+    short = {"input_ids": ids[:, :32], "decoder_input_ids": ids[:, :32]}
+    long = {"input_ids": ids, "decoder_input_ids": ids}
+    before = zoo.output(model, **short), zoo.output(model, **long)
+    floater.extend(model, 128, trained=32)
+    assert torch.equal(zoo.output(model, **short), before[0])
+    flows = dict(model.floater_extension.named_children())
+    assert {*flows} == {"both", "both_1", "past", "past_1"}
+    for flow in flows.values():
+        expected = zoo.output(model, **long)
+        flow.readout.data += 0.3 * torch.randn_like(flow.readout)
+        assert not torch.allclose(zoo.output(model, **long), expected, atol=1e-4)
+    expected = zoo.output(model, **long)
+    torch.testing.assert_close(zoo.output(plain_model(model), **long), expected, atol=1e-5, rtol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = UMT5ForConditionalGeneration.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(zoo.output(again, **long), expected)
+    encoder, states = UMT5EncoderModel.from_pretrained(tmp_path).eval(), model.encoder(ids).last_hidden_state
+    torch.testing.assert_close(encoder(ids).last_hidden_state, states)
 
 
 @pytest.mark.parametrize("name", ["bloom", "mpt", "t5"])

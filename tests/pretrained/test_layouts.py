@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 import floater
 from floater.pretrained import FAMILIES, PlugError
+from floater.pretrained.plugged import plug_state
 
 from . import zoo
 from .tiny import accepted, tiny
@@ -51,7 +52,9 @@ def attention_of_texts(model: nn.Module) -> list[tuple[str, nn.Module, tuple[str
     for path, module in model.named_modules():
         layouts = [names for names in LAYOUTS if {*names} <= {name for name, _ in module.named_children()}]
         body = max((other for other in bodies if f"{path}.".startswith(f"{other}.".lstrip("."))), key=len)
-        if layouts and "input_ids" in inspect.signature(type(bodies[body]).forward).parameters:
+        reads = inspect.signature(type(bodies[body]).forward).parameters
+        recurrent = "cache_params" in inspect.signature(type(module).forward).parameters
+        if layouts and "input_ids" in reads and not recurrent:
             attentions.append((path, module, layouts[0]))
     return attentions
 
@@ -124,8 +127,24 @@ def test_every_class_that_is_plugged_by_its_names() -> None:
     assert len(names) > 150
 
 
-@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5_text", "longformer", "deepseek_v3", "nystromformer"])
+def test_linear_attention_stays_as_it_is() -> None:
+    """Its state would add up the vectors of padding, so that a text would depend on the others of a batch."""
+    model, ids = tiny("olmo_hybrid"), zoo.text(1, LENGTH)
+    floater.plug(model)
+    zoo.noisy(model)
+    padded = torch.cat((ids.new_ones(1, 3), ids), 1)
+    mask = (torch.arange(LENGTH + 3)[None] >= 3).long()
+    alone, beside = zoo.output(model, input_ids=ids), zoo.output(model, input_ids=padded, attention_mask=mask)
+    torch.testing.assert_close(beside[:, 3:], alone, atol=1e-4, rtol=1e-4)
+    blocks = {injection.path.split(".")[1] for _, injection, _ in plug_state(model).injections}
+    full = [i for i, kind in enumerate(model.config.layer_types) if kind == "full_attention"]
+    assert blocks == {*map(str, full)} != {*map(str, range(len(model.config.layer_types)))}
+
+
+@pytest.mark.parametrize(
+    "name", ["kimi_linear", "qwen3_next", "qwen3_5_text", "longformer", "deepseek_v3", "nystromformer"]
+)
 def test_what_is_no_plain_projection_is_refused(name: str) -> None:
-    """Queries beside a gate, chunks of tokens, keys of low rank, and landmarks."""
+    """States of a recurrence, queries beside a gate, chunks of tokens, keys of low rank, and landmarks."""
     with pytest.raises(PlugError, match=rf"the model types '{name}' in floater.*projections="):
         floater.plug(tiny(name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ import floater
 from floater.pretrained import PlugError
 
 from . import zoo
-from .changed import change
+from .changed import change, changed
 from .extended import llava
 
 KINDS = ("flow", "baked", "clock")
@@ -68,6 +69,63 @@ def test_fewer_blocks_run_and_are_not_saved(how: str, tmp_path: Path) -> None:
         with pytest.raises(PlugError, match="has fewer blocks than when it was plugged"):
             save(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def copied(part: nn.Module) -> int:
+    """Return the number of parameters that a deep copy of a part copies."""
+    memo: dict[int, Any] = {}
+    copy.deepcopy(part, memo)
+    return len({id(each) for each in memo.values() if isinstance(each, nn.Parameter)})
+
+
+@pytest.mark.parametrize("how", [*KINDS, "t5", "bloom", "mpt"])
+def test_a_copy_of_a_block_copies_no_more(how: str) -> None:
+    model = change(zoo.build("llama"), how) if how in KINDS else changed(how, "extend")
+    blocks = next(part for part in model.modules() if isinstance(part, nn.ModuleList))
+    assert copied(blocks[0]) == len([*blocks[0].parameters()])
+    assert copied(model) == len([*model.parameters()])
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_block_may_be_replaced_by_a_copy(how: str) -> None:
+    """The copy goes on with the flow of the model."""
+    plain = zoo.build("llama")
+    model, options = change(copy.deepcopy(plain), how), zoo.inputs("llama")
+    expected = zoo.output(model, **options)
+    model.model.layers[0] = copy.deepcopy(model.model.layers[0])
+    assert torch.equal(zoo.output(model, **options), expected)
+    with torch.no_grad():
+        next(iter(model.floater.state_dict().values())).add_(1)
+    assert not torch.equal(zoo.output(model, **options), expected)
+    floater.unplug(model)
+    assert torch.equal(zoo.output(model, **options), zoo.output(plain, **options))
+
+
+@pytest.mark.parametrize("how", KINDS)
+def test_a_copied_block_does_not_run_twice_or_in_another_model(how: str) -> None:
+    model, other, options = change(zoo.build("llama"), how), zoo.build("llama"), zoo.inputs("llama")
+    other.model.layers[0] = copy.deepcopy(model.model.layers[0])
+    with pytest.raises(
+        PlugError, match=r"outside of the forward pass|a copy of model.layers.0.self_attn runs"
+    ):
+        zoo.output(other, **options)
+    model.model.layers.append(copy.deepcopy(model.model.layers[1]))
+    model.model.layers[2].self_attn.layer_idx = 2
+    model.config.num_hidden_layers, model.config.layer_types = 3, None
+    with pytest.raises(PlugError, match="copy blocks before the model is plugged"):
+        zoo.output(model, **options)
+
+
+@pytest.mark.parametrize("how", ["flow", "baked"])
+def test_a_model_is_copied_whole_after_one_of_its_blocks(how: str) -> None:
+    model, options = change(zoo.build("llama"), how), zoo.inputs("llama")
+    expected = zoo.output(model, **options)
+    _, body, twin = copy.deepcopy((model.model.layers[0], model.model, model))
+    assert body is twin.model
+    with torch.no_grad():
+        next(iter(model.floater.state_dict().values())).add_(1)
+    assert torch.equal(zoo.output(twin, **options), expected)
+    assert not torch.equal(zoo.output(model, **options), expected)
 
 
 @pytest.mark.parametrize("how", ["flow", "clock", "clex"])

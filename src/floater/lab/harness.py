@@ -9,6 +9,7 @@ The package `lm_eval` is imported when a model is requested; nothing else in thi
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -18,9 +19,13 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from floater.errors import DataError
+from floater.flow.checks import is_count
 from floater.lab.tasks.finetuning.checkpoint import load_pretrained, load_tokenizer, locate
+from floater.lab.tasks.finetuning.features import readable
 from floater.lab.tasks.finetuning.text import special
 from floater.lab.training.model import available_device
+from floater.pretrained.extending.tables import find_tables
+from floater.pretrained.plugged import plugged, trained_part
 
 _OPTIONS = {
     "add_bos_token", "batch_size", "chat_template_args", "enable_thinking", "logits_cache", "max_batch_size",
@@ -67,9 +72,21 @@ def model_class() -> Any:
                     f"{pretrained} holds {type(model).__name__}, which generates no text; the harness scores "
                     "what causal and sequence-to-sequence language models generate"
                 )
+            most, length = _positions(model), options.get("max_length")
+            if length is not None and not (is_count(length) and length <= most):
+                valid = "of at least 1" if most == math.inf else f"between 1 and {most}, the positions it has"
+                raise DataError(f"max_length={length!r} of {pretrained} should be a whole number {valid}")
             model.to(available_device(device))
             tokenizer = _without_end(load_tokenizer(pretrained))
             super().__init__(pretrained=model, tokenizer=tokenizer, **options)
+            self._max_length = min(self.max_length, most)  # RoBERTa's configuration counts rows of padding
+
+        def generate_until(self, requests: Any, *arguments: Any, **options: Any) -> Any:
+            try:
+                with readable("a request and its answer", "max_gen_toks of the task"):
+                    return super().generate_until(requests, *arguments, **options)
+            except AssertionError as error:  # an answer that is longer than the model
+                raise DataError(str(error)) from error
 
         def _loglikelihood_tokens(self, requests: Any, *arguments: Any, **options: Any) -> Any:
             # the last token is predicted, not read; an encoder reads the context, and a decoder the rest
@@ -78,7 +95,8 @@ def model_class() -> Any:
                 for _, context, rest in requests
             ]
             self._check(lengths, self.max_length)
-            return super()._loglikelihood_tokens(requests, *arguments, **options)
+            with readable(f"requests of up to {max(lengths, default=0)} tokens", "max_length"):
+                return super()._loglikelihood_tokens(requests, *arguments, **options)
 
         def tok_batch_encode(
             self, strings: Any, padding_side: str = "left", left_truncate_len: Any = None, **options: Any
@@ -96,6 +114,14 @@ def model_class() -> Any:
                 )
 
     return FloaterLM
+
+
+def _positions(model: Any) -> float:
+    """Return the number of positions of a model's tables and of its baked flow; infinity without these."""
+    lengths: list[float] = [table.length for table in find_tables(model) if not table.image]
+    if plugged(model) is not None:
+        lengths.append(trained_part(model).length or math.inf)
+    return min(lengths, default=math.inf)
 
 
 def _without_end(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:

@@ -77,7 +77,10 @@ def called_again(body: nn.Module, path: str, uses: int) -> PlugError:
             f"ADAPTION_PROMPT calls {path} again, for prompts, which have no positions for a flow; use LoRA "
             "or prefix tuning, or plug other blocks than it adapts"
         )
-    return PlugError(f"{path} is called more often than {uses} times in a forward pass")
+    return PlugError(
+        f"{path} is called more often than {uses} times in a forward pass; copy blocks before the model is "
+        "plugged"
+    )
 
 
 def _kind(config: Any) -> str:

@@ -22,7 +22,7 @@ from floater.pretrained.families import Family, PlugError, padding_of_table
 from floater.pretrained.find import TEXT, reads_text, text_advice
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
-from floater.pretrained.host import part_at
+from floater.pretrained.host import copy_or_share, part_at
 
 _ROWS = {"input_ids", "attention_mask", "position_ids"}
 
@@ -66,6 +66,12 @@ class Body:
             )
         self.padding = padding_of_table(module)
         self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Body:
+        copied = copy_or_share(self, self.root, self.path, memo)
+        for injection in copied.injections:
+            injection.body = copied  # a block that was copied before its model kept the original
+        return copied
 
     @property
     def current(self) -> BodyState | None:

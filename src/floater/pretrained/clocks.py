@@ -19,7 +19,7 @@ from floater.flow.precision import wide_dtype
 from floater.positions.tracing import in_context_parallel
 from floater.pretrained.arguments import refuse_positions
 from floater.pretrained.families import PlugError
-from floater.pretrained.host import part_at
+from floater.pretrained.host import copy_or_share, part_at
 
 ANGLES = "position_embeddings"
 """Argument of attention modules with the cosines and sines, each (batch, T, components)."""
@@ -115,6 +115,9 @@ class Turn:
     ) -> None:
         self.root, self.paths, self.index, self.rotation, self.blocks = root, paths, index, rotation, blocks
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Turn:
+        return copy_or_share(self, self.root, self.paths[self.index], memo)
+
     def _check(self, index: int) -> None:
         """Refuse a model in which a module without the clock of an index is in its place."""
         path = self.paths[index]
@@ -137,6 +140,11 @@ class Turn:
         refuse_positions(self.root, kwargs, (), PlugError)
         if not torch.compiler.is_compiling():
             self._check(self.index)
+            path = self.paths[self.index]
+            if (part := part_at(self.root, path)) is not None and module not in part.modules():
+                raise PlugError(
+                    f"a copy of {path} runs with its clock; copy blocks before the model is plugged"
+                )
             self._check((self.index + 1) % len(self.paths))  # whose own hook may be gone
         hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
         cos, sin = kwargs[ANGLES]

@@ -218,6 +218,8 @@ def _body_spec(body: PreTrainedModel, path: str, inner: Sequence[str], family: F
         cross = not CROSS.isdisjoint(name.split("."))
         parts = _fused(family, cross)
         if all(isinstance(getattr(module, part.module, None), nn.Module) for part in parts):
+            if "cache_params" in inspect.signature(type(module).forward).parameters:
+                continue  # linear attention, which masks its input, so that its state would add up padding
             count += not cross
             attentions.append((name, module, cross, count - 1))
     uses = [[i] for i in range(count)] if family.uses is None else family.uses(body.config, count)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from floater.pretrained.families import PlugError
 from floater.pretrained.forward import observers, unobserve
@@ -17,6 +19,7 @@ the model was loaded from contains the unchanged one."""
 CODE = "modeling_floater"
 """Name of the file of exported code."""
 
+_Value = TypeVar("_Value")
 _WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine"}
 
 
@@ -62,6 +65,28 @@ def part_at(root: nn.Module, path: str) -> nn.Module | None:
         return root.get_submodule(path)
     except AttributeError:
         return None
+
+
+def copy_or_share(value: _Value, root: nn.Module, path: str, memo: dict[int, Any]) -> _Value:
+    """Return the deep copy of what a module needs of a whole model, for `__deepcopy__`.
+
+    It is the value itself if blocks are copied without the model or a model inside it: such blocks still
+    belong to the model, and their copies would otherwise contain a copy of it.
+
+    Args:
+        value: object that leads to the model.
+        root: the model.
+        path: name of the module in it.
+        memo: argument of `__deepcopy__`.
+    """
+    names = path.split(".")
+    around = [part_at(root, ".".join(names[:end])) for end in range(len(names) + 1)]
+    if not any(id(part) in memo for part in around if part is root or isinstance(part, PreTrainedModel)):
+        return value
+    copied: _Value = object.__new__(type(value))
+    memo[id(value)] = copied
+    copied.__dict__.update(copy.deepcopy(value.__dict__, memo))
+    return copied
 
 
 def device_of(model: nn.Module) -> Any:

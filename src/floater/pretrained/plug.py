@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from floater.encodings.checks import chosen_blocks, one_of
 from floater.flow.checks import is_count
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import add_clocks, clock_options
+from floater.pretrained.clocks import Turn, add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError, table_of
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
@@ -54,7 +54,8 @@ def plug(
     projection for the token at position t, where db/dt = h(t, b). All projections of the same width share
     one field h, and each of them has its own starting vector. With start="zero" b = 0, and the model's
     outputs do not change, bit for bit. Fields and starting vectors are the module `model.floater`. They are
-    part of the model's parameters and checkpoints, and the options are part of its configuration.
+    part of the model's parameters and checkpoints, and the options are part of its configuration. Layers of
+    linear attention stay as they are.
 
     The position of a token is its index among the unpadded tokens of its text, including those in a cache,
     or its entry in the caller's `position_ids` minus the model's first position. For images it is the index
@@ -270,6 +271,11 @@ def unplug(model: nn.Module) -> None:
         injection.body.release()
     for _, handle in state.turns.values():
         handle.remove()
+    for module in model.modules():  # blocks may have been replaced by copies of them
+        take_out(module)
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook, Injection | Turn)]:
+                del hooks[key]
     for forward, body in state.forwards:
         forward.remove(body)
     for parameter in state.frozen:

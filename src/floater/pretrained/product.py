@@ -84,7 +84,8 @@ def take_out(module: nn.Module) -> None:
 
     A projection that was parametrised after it keeps its class, which without vectors computes x W + b.
     """
-    module.__dict__.pop("_baked", None)
     for kind, baked in _CLASSES.items():
+        if isinstance(module, baked):
+            module.__dict__.pop("_baked", None)
         if type(module) is baked:
             module.__class__ = kind

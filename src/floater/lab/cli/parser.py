@@ -63,7 +63,7 @@ def make_parser() -> tuple[Parser, Mapping[str, Parser]]:
     """Return the parser of the command line, and those of the commands by name."""
     root = Parser(
         prog="floater",
-        description="Position information for Transformers.",
+        description="Position encodings for Transformers.",
         epilog="floater help COMMAND describes one command.",
     )
     root.add_argument("--version", action="version", version=f"floater {__version__}")

@@ -25,7 +25,7 @@ TRAINED = {"t5": 512, "mt5": 1024, "bloom": 2048}
 """Training lengths that are not in configurations: Raffel et al. 2020, 3.1.2; Xue et al. 2021, 3; Scao et al.
 2022, table 3."""
 
-_BUCKETS = "t5", "mt5", "switch_transformers"
+_BUCKETS = "t5", "mt5", "switch_transformers", "umt5"
 _BLOCKS = {"bloom": "h", "falcon": "h", "mpt": "blocks"}
 
 RIDGE, STEEPEST, STEPS, NEAR, POINTS = 1e-6, 64.0, 20, 16, 160
@@ -181,10 +181,12 @@ class Buckets(nn.Module):
     """
 
     def __init__(self, attention: Any, flow: Callable[[], FloaterRelative], old: int) -> None:
+        from transformers.models.t5.modeling_t5 import T5Attention
+
         super().__init__()
         self.weight = attention.relative_attention_bias.weight
         self.flow, self.old = CachedBias(flow), old
-        self.bucket: Callable[..., Tensor] = type(attention)._relative_position_bucket
+        self.bucket: Callable[..., Tensor] = T5Attention._relative_position_bucket
         self.options = {
             "bidirectional": not attention.is_decoder,
             "num_buckets": attention.relative_attention_num_buckets,

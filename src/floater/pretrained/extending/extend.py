@@ -73,9 +73,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     a text depend on the rest of the batch and on later tokens. Cached keys keep their rotation: these forms
     turn off the cache in generation, and a pass with cached keys of another scale is refused.
 
-    **Biases of distances** (T5, Switch, BLOOM, MPT, Falcon with ALiBi): "flow", a `floater_relative` that is
-    fitted to the trained bias, continues it in texts longer than in training (`trained=` tokens, by default
-    the training length in the configuration or the paper). It is trained on such texts.
+    **Biases of distances** (T5, UMT5, Switch, BLOOM, MPT, Falcon with ALiBi): "flow", a `floater_relative`
+    that is fitted to the trained bias, continues it in texts longer than in training (`trained=` tokens, by
+    default the training length in the configuration or the paper). It is trained on such texts.
 
     Except for the methods that this library computes ("clex", "self_extend", "log_n" and biases), the result
     is an ordinary model: Transformers loads it from the files of `save_pretrained` without this library. The

@@ -21,7 +21,7 @@ from floater.pretrained.extending.tables import find_tables
 from floater.pretrained.extending.transaction import copy_configs
 from floater.pretrained.extending.watch import Watch
 from floater.pretrained.flows import refresh
-from floater.pretrained.host import allow_to_run, device_of, keep_weights
+from floater.pretrained.host import allow_to_run, copy_or_share, device_of, keep_weights
 
 KEY = "floater_extension"
 """Attribute of a model's configuration with the settings of `install`, and of the model with its weights."""
@@ -168,11 +168,13 @@ def install(model: Any, settings: Mapping[str, Any]) -> list[tuple[FloaterRelati
         changed = biases.biased_parts(model)
         for part in changed:
             heads, causal = biases.heads_and_causality(part)
-            # names do not depend on the head of the model
-            name = "past" if causal else "both"
+            # names do not depend on the head of the model; UMT5 has a bias in each block
+            side = "past" if causal else "both"
+            count = sum(name.startswith(side) for name in parts)
+            name = f"{side}_{count}" if count else side
             flow = parts[name] = biases.new_flow(heads, settings["new"], causal)
             flow.to(device_of(model))
-            fits.append((flow, biases.attach_flow(part, partial(_part, model, name), settings["old"])))
+            fits.append((flow, biases.attach_flow(part, _Part(model, part, name), settings["old"])))
     elif settings["method"] in WEIGHTLESS:
         _install_attention(model, settings)
     else:
@@ -222,7 +224,7 @@ def _install_scale(
         for name in rotary.rotary_parts(body):
             scaled = clex.ScaledRotary(
                 body.get_submodule(name),
-                partial(_part, model, part),
+                _Part(model, body, part),
                 watch,
                 native.layer_kind(body.config),
                 partial(whole_gradient, model=body),
@@ -230,15 +232,31 @@ def _install_scale(
             body.set_submodule(name, scaled)
 
 
-def _part(model: nn.Module, name: str) -> Any:
-    """Return a part of a model's extension; if PEFT keeps a copy for the active adapter, the copy's.
+class _Part:
+    """A reference from a module to a part of the extension of the model around it.
 
-    Raises:
-        PositionError: if its weights are not on this process; see `gather_weights`.
+    Args:
+        model: extended model.
+        user: module in it that needs the part.
+        name: name of the part.
     """
-    extension = active(getattr(model, KEY))
-    gather_weights(extension)
-    return getattr(extension, name)
+
+    def __init__(self, model: nn.Module, user: nn.Module, name: str) -> None:
+        self.model, self.name = model, name
+        self.path = next(path for path, module in model.named_modules() if module is user)
+
+    def __call__(self) -> Any:
+        """Return the part; if PEFT keeps a copy of the extension for the active adapter, the copy's.
+
+        Raises:
+            PositionError: if its weights are not on this process; see `gather_weights`.
+        """
+        extension = active(getattr(self.model, KEY))
+        gather_weights(extension)
+        return getattr(extension, self.name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Part:
+        return copy_or_share(self, self.model, self.path, memo)
 
 
 def _install_attention(model: Any, settings: Mapping[str, Any]) -> None:
