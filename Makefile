@@ -51,26 +51,19 @@ format: .venv/installed
 	$(BIN)/ruff check --fix .
 
 docs: .venv/installed
-	$(BIN)/python docs/catalogue.py
-	$(BIN)/python docs/concepts.py
-	$(BIN)/python docs/far.py
-	$(BIN)/python docs/protocol.py
-	$(BIN)/python docs/few_data.py
-	$(BIN)/python docs/copying.py
-	$(BIN)/python docs/clock.py
-	$(BIN)/python docs/nine_problems.py
-	$(BIN)/python docs/event_times.py
-	$(BIN)/python docs/certified.py
-	$(BIN)/python docs/fullsize.py
-	$(BIN)/python docs/tables.py
-	$(BIN)/python docs/openings.py
-	OMP_NUM_THREADS=1 $(BIN)/python docs/snippets.py
+	$(BIN)/python docs/scripts/catalogue.py
+	$(BIN)/python docs/scripts/concepts.py
+	$(BIN)/python docs/scripts/far.py
+	$(BIN)/python docs/scripts/pages.py
+	$(BIN)/python docs/scripts/openings.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/scripts/snippets.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html in a browser; search works without a server."
 
 # The stored reports of docs/results/, in today's layout, from the numbers stored there; minutes.
 reports: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python docs/reports.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/scripts/reports.py
+	$(BIN)/python docs/scripts/certificates.py
 
 # Two hours or three, stored for docs/reliability.md; SCALE=0.1 runs a tenth of it and stores nothing.
 SCALE ?= 1

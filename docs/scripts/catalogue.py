@@ -23,8 +23,8 @@ from floater.encodings.card import CONTRACT
 from floater.lab.cli.listing import LETTERS, PAGE, arguments, columns, stacks, summary, table
 from floater.lab.study.analyses.untrained import AXES, DRAWN, pictures
 
-HERE = Path(__file__).parent
-FIGURES = HERE / "catalogue"
+DOCS = Path(__file__).parents[1]
+FIGURES = DOCS / "catalogue"
 COUNTED = StackSpec(dim=512, heads=8, layers=6, max_length=512)
 SIZES = f"at dim {COUNTED.dim}, {COUNTED.heads} heads, {COUNTED.layers} layers, t_max {COUNTED.max_length}"
 HEADER = """# Catalogue of position encodings
@@ -180,7 +180,7 @@ def extrapolation() -> dict[str, str]:
     """Return the scores of the studies of lengths just beyond the trained ones, by encoding."""
     by_encoding: dict[str, dict[str, list[float]]] = {}
     for task in ("copy", "reverse"):
-        for row in read(HERE / "far" / f"generated_{task}.csv"):
+        for row in read(DOCS / "far" / f"generated_{task}.csv"):
             if row["metric"] == "exact" and row["low"] == "17":
                 by_encoding.setdefault(row["model"], {}).setdefault(task, []).append(float(row["score"]))
     return {
@@ -278,7 +278,7 @@ def main() -> None:
         figure, thumbnail = draw(name)
         (FIGURES / f"{name}.svg").write_text(figure, encoding="utf-8")
         (FIGURES / "small" / f"{name}.png").write_bytes(thumbnail)
-    (HERE / "catalogue.md").write_text(page(), encoding="utf-8")
+    (DOCS / "catalogue.md").write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

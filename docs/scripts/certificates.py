@@ -1,6 +1,6 @@
 """Write the stored certificates of docs/certificate/ as pages, and the figure of docs/certificate.md.
 
-    python docs/certificates.py [NAME=REPORT ...]
+    python docs/scripts/certificates.py [NAME=REPORT ...]
 
 NAME=REPORT first stores the record in a directory that `floater extend --prove` wrote, without the answers
 to its questions, which quote the texts.
@@ -23,7 +23,7 @@ from floater.lab.certificate.record import Record
 from floater.lab.certificate.summary import PLAIN
 from floater.lab.training.files import write_json
 
-FOLDER = Path(__file__).parent / "certificate"
+FOLDER = Path(__file__).parents[1] / "certificate"
 FIGURE = "smollm2"
 
 

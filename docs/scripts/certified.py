@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 
 from certificates import read
-from tables import table, write_parts
+from tables import table
 
 from floater.lab.certificate.certified_model import Method
 from floater.lab.certificate.record import Record, wilson
 from floater.lab.certificate.summary import PLAIN, short_change
 
-PAGE = Path(__file__).parent / "certificate.md"
+PAGE = Path(__file__).parents[1] / "certificate.md"
 NEEDLES = "passkey", "tracking", "multi-key", "multi-value", "multi-query", "completion"
 IN_WINDOWS = "unextended, in windows"
 Row = dict[str, str]
@@ -166,12 +166,3 @@ def written() -> dict[str, str]:
         "rxnmapper": losses("rxnmapper"),
         "antiberty": losses("antiberty"),
     }
-
-
-def main() -> None:
-    """Write the tables into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()

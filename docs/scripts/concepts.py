@@ -22,7 +22,7 @@ from floater.encodings import AttentionContext, StackSpec
 from floater.flow import FlowEncoder, MLPField, SinusoidField, Solution, solve, solve_dense
 from floater.flow.collocation.quadrature import NODES, gauss_rule
 
-FOLDER = Path(__file__).parent / "concepts"
+FOLDER = Path(__file__).parents[1] / "concepts"
 SOFT, RULE, PANEL = "#5b6570", "#c9cfd4", "#f1f4f6"  # lesser text, frames, grounds
 FIRST, SECOND, THIRD = "#0072b2", "#d55e00", "#007a5a"  # lines that must be told apart
 DARK = {

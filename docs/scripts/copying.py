@@ -9,10 +9,11 @@ from pathlib import Path
 from statistics import mean
 
 from far import exact_matches, spread, words
-from protocol import FLOW, LEARNED, PAGE, UNLEARNED, BySeed, paired_tests
-from tables import table, write_parts
+from protocol import FLOW, LEARNED, UNLEARNED, BySeed, paired_tests
+from tables import table
 
-FILE = Path(__file__).parent / "protocol" / "copying.csv"
+DOCS = Path(__file__).parents[1]
+PAGE, FILE = DOCS / "protocol.md", DOCS / "protocol" / "copying.csv"
 NAMES = r"(.+)-\de-\d"
 """Variant, before the rate."""
 BINS = {0: "to 16", 17: "17–32", 33: "33–64"}
@@ -64,12 +65,3 @@ def learned(file: Path) -> str:
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
     return {"copying": by_variant(FILE), "copying learned": learned(FILE)}
-
-
-def main() -> None:
-    """Write the tables into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,22 +1,24 @@
-"""Write the tables of events.md from docs/events/scores.csv: `make docs`.
+"""Write the tables of events.md from docs/events/*.csv: `make docs`.
 
-The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+The files are the `scores.csv` of the two studies, which have the variants with the rate that was chosen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
 from far import scores_by_seed, spread, words
 from protocol import BySeed, holm_corrected, shown_p
-from tables import table, write_parts
+from tables import table
 
 from floater.lab.study.significance import welch_p
 
-HERE = Path(__file__).parent
-PAGE = HERE / "events.md"
-FILE = HERE / "events" / "scores.csv"
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "events.md"
+FILE = DOCS / "events" / "scores.csv"
+RIVALS = DOCS / "events" / "rivals.csv"
 TESTS = {"as_trained": "in pieces as in training", "in_512": "in pieces of 512"}
 METRICS = {
     "nll": ("nats", 3),
@@ -36,6 +38,8 @@ PAIRS = (
     ("rotary-clock", "rotary"),
 )
 """The registered comparisons."""
+RIVAL_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "floater_relative-unclipped"))
+"""Those with the rivals of the flow over distances."""
 
 
 def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:
@@ -58,14 +62,16 @@ def by_variant(file: Path) -> str:
     return table(lines)
 
 
-def compared(file: Path) -> str:
-    """Return by how many nats the first of each registered pair is better, and p of Welch's tests."""
+def compared(pairs: Sequence[tuple[str, str]], *files: Path) -> str:
+    """Return by how many nats the first of each pair is better, and p of Welch's tests after Holm."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for test, title in TESTS.items():
-        of = {name: [*by_seed.values()] for name, by_seed in scores(file, test, "nll").items()}
-        ps = {pair: p for pair in PAIRS if (p := welch_p(of[pair[0]], of[pair[1]])) is not None}
-        shown = {pair: shown_p(p) for pair, p in holm_corrected(ps, len(PAIRS)).items()}
-        for one, other in PAIRS:
+        of = {
+            name: [*by_seed.values()] for file in files for name, by_seed in scores(file, test, "nll").items()
+        }
+        ps = {pair: p for pair in pairs if (p := welch_p(of[pair[0]], of[pair[1]])) is not None}
+        shown = {pair: shown_p(p) for pair, p in holm_corrected(ps, len(pairs)).items()}
+        for one, other in pairs:
             line = lines.setdefault((one, other), {"encoding": words(one), "against": words(other)})
             line[f"better by, {title}"] = f"{mean(of[other]) - mean(of[one]):.3f}"
             line[f"p, {title}"] = shown.get((one, other), "")
@@ -74,13 +80,9 @@ def compared(file: Path) -> str:
 
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
-    return {"events": by_variant(FILE), "events tests": compared(FILE)}
-
-
-def main() -> None:
-    """Write the tables into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "events": by_variant(FILE),
+        "events tests": compared(PAIRS, FILE),
+        "events rivals": by_variant(RIVALS),
+        "events rivals tests": compared(RIVAL_PAIRS, FILE, RIVALS),
+    }

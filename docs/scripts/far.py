@@ -1,22 +1,14 @@
-"""Draw far.md's figure and write its tables from the scores of the studies: `make docs`.
+"""Draw the figures of far.md, and compute its tables, from the scores of the studies: `make docs`.
 
-The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv. `python docs/far.py --check`
-writes nothing. It computes every score again from the examples, where a study's `examples.npz` is kept beside
-its scores, and compares the pages with what follows from the scores: the tables of far.md, protocol.md,
-clock.md and events.md, with the p values of the registered tests, and the numbers of the running text that
-docs/statements.csv lists, p values among them. It prints what disagrees. It does not cover scores without
-examples, figures, and tables that these scripts do not write.
+The scores are the `scores.csv` that a study writes, kept as docs/far/NAME.csv.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isclose
 from pathlib import Path
 from statistics import mean, stdev
 from textwrap import fill
@@ -24,14 +16,12 @@ from textwrap import fill
 import themed
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from tables import read, write_parts
+from tables import read
 from tables import table as markdown
 from themed import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
-from floater.lab.study.per_example import read_examples
-
-HERE = Path(__file__).parent
-SCORES, PAGE = HERE / "far", HERE / "far.md"
+DOCS = Path(__file__).parents[1]
+SCORES, PAGE = DOCS / "far", DOCS / "far.md"
 # colour, line and marker: an encoding looks the same in all panels, and unlike all others, in grey as well
 LOOKS = {
     "floater_relative-cross": (VERMILION, "-", "o"),
@@ -366,60 +356,18 @@ def covers(upper: list[float], lower: list[float], lines: Mapping[str, list[floa
     return any(all(near[start : start + 3]) for start in range(len(near) - 2))
 
 
-def check(file: Path) -> list[str]:
-    """Return the lines of a table of scores that do not follow from the examples beside it."""
-    examples, wrong = read_examples(file.with_suffix(".npz")), []
-    for row in read(file):
-        measurement = examples[row["model"], int(row["seed"]), row["test"]]
-        low, high = int(row["low"] or 0), float(row["high"] or "inf")
-        within = (measurement.lengths >= low) & (measurement.lengths < high)
-        score = measurement.score(row["metric"], within)
-        stored = float(row["score"]) if row["score"] else None
-        if score != stored and not (score and stored and isclose(score, stored)):
-            wrong.append(f"{file.name}: {row} has {score} by its examples")
-    return wrong
-
-
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
     return {"summary": summary(STUDIES), **{name: table(study) for name, study in TABLES.items()}}
 
 
-def check_pages() -> list[str]:
-    """Return the tables and the numbers of the text that do not follow from the scores."""
-    import clock  # these import this module
-    import copying
-    import event_times
-    import few_data
-    import nine_problems
-    import protocol
-    import statements
-
-    wrong = [line for row in statements.statements() if (line := statements.wrong(row))]
-    pages = [(PAGE, written())]
-    pages += [
-        (module.PAGE, module.written())
-        for module in (protocol, few_data, copying, clock, nine_problems, event_times)
-    ]
-    for page, of in pages:
-        text = page.read_text(encoding="utf-8")
-        wrong += [f"{page.name}: table {name!r} differs" for name, part in of.items() if part not in text]
-    return wrong
-
-
 def main() -> None:
-    """Write the figure and the tables, or check scores and pages."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; print what disagrees")
-    if parser.parse_args().check:
-        files = [path.with_suffix(".csv") for path in sorted(HERE.glob("*/*.npz"))]
-        sys.exit("\n".join([*(line for file in files for line in check(file)), *check_pages()]) or None)
+    """Write the figures."""
     opening = tuple(study for study in STUDIES if study.name in OPENING)
     for name, studies, columns in (("opening", opening, 2), ("lengths", STUDIES, 2)):
         for ending, number in (("", columns), ("-narrow", 1)):  # the second for phones
             text = themed.svg(draw(studies, number), name + ending)
             (SCORES / f"{name}{ending}.svg").write_text(text, encoding="utf-8")
-    write_parts(PAGE, written())
 
 
 if __name__ == "__main__":

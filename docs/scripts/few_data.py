@@ -9,10 +9,10 @@ from pathlib import Path
 
 from far import exact_matches, spread
 from protocol import FLOW, paired_tests
-from tables import table, write_parts
+from tables import table
 
-HERE = Path(__file__).parent
-PAGE = HERE / "protocol.md"
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "protocol.md"
 BINS = {0: "to 16", 17: "17–32"}
 """Lengths by their lower bound in the file; each has its own tests."""
 COMPARISONS = 18
@@ -38,13 +38,4 @@ def few_data(file: Path) -> str:
 
 def written() -> dict[str, str]:
     """Return the table of the page by its name."""
-    return {"few data": few_data(HERE / "protocol" / "few_data.csv")}
-
-
-def main() -> None:
-    """Write the table into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()
+    return {"few data": few_data(DOCS / "protocol" / "few_data.csv")}

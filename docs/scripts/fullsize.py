@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from tables import table as markdown
-from tables import write_parts
 from transformers import RobertaConfig, RobertaForMaskedLM
 
 from floater.lab.settings import load
@@ -19,8 +18,8 @@ from floater.lab.study.settings import StudySettings
 from floater.lab.study.variants import Trial
 from floater.lab.training.needs import needs_of, size
 
-HERE = Path(__file__).parent
-PAGE, STUDIES = HERE / "fullsize.md", HERE.parent / "configs" / "study"
+DOCS = Path(__file__).parents[1]
+PAGE, STUDIES = DOCS / "fullsize.md", DOCS.parent / "configs" / "study"
 GPUS = 8
 RATE = {True: 100e12, False: 15e12}
 """Assumed floating-point operations of a GPU in a second, with and without bfloat16."""
@@ -177,12 +176,3 @@ def row(table: Table) -> dict[str, str]:
 def written() -> dict[str, str]:
     """Return the table of the page by its name."""
     return {"needs": markdown([row(table) for table in TABLES])}
-
-
-def main() -> None:
-    """Write the table into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()

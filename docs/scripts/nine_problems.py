@@ -13,12 +13,12 @@ from statistics import mean
 
 from far import exact_matches, spread, words
 from protocol import holm_corrected, shown_p
-from tables import table, write_parts
+from tables import table
 
 from floater.lab.study.significance import welch_p
 
-HERE = Path(__file__).parent
-PAGE = HERE / "clock.md"
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "clock.md"
 CLOCK, WITH_CLOCK, WITHOUT = "rotary-clock", "floater_relative-clock", "floater_relative"
 FORGETTING, AT_ZERO = "forgetting", "forgetting-b0"
 """The two starts of its gates: that of x-transformers and that of the authors."""
@@ -210,8 +210,8 @@ def goals(of: Mapping[int, Scores]) -> str:
 
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
-    file, flow = HERE / "clock" / "nine_problems.csv", HERE / "clock" / "driven_flow.csv"
-    at_zero = HERE / "clock" / "forgetting_b0.csv"
+    file, flow = DOCS / "clock" / "nine_problems.csv", DOCS / "clock" / "driven_flow.csv"
+    at_zero = DOCS / "clock" / "forgetting_b0.csv"
     of = {low: scores([file], low) for low in BINS}
     parts = {f"nine problems {title}": by_problem(of[low]) for low, title in BINS.items()}
     parts |= {
@@ -232,12 +232,3 @@ def written() -> dict[str, str]:
     parts["driven flow by seed"] = by_seed(of[MAIN])
     parts["driven flow tests"] = against_others(of[MAIN], flow_tests(of[MAIN]))
     return parts
-
-
-def main() -> None:
-    """Write the tables into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()

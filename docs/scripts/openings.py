@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tables import read
 from themed import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 EXTENDED = {
     "linear": (BLUE, "-"),
     "ntk": (GREEN, "-"),
@@ -44,7 +44,7 @@ def results(columns: int) -> Figure:
     left, right = figure.subplots(2 // columns, columns).flat
     rows = [
         row
-        for row in read(HERE / "results" / "multi30k" / "means.csv")
+        for row in read(DOCS / "results" / "multi30k" / "means.csv")
         if (row["test"], row["metric"]) == ("test2016", "bleu")
     ]
     rows.sort(key=lambda row: float(row["mean"]))
@@ -56,7 +56,7 @@ def results(columns: int) -> Figure:
     for variant, (colour, line) in LINES.items():
         bins = [
             row
-            for row in read(HERE / "results" / "multi30k_s2l" / "means.csv")
+            for row in read(DOCS / "results" / "multi30k_s2l" / "means.csv")
             if (row["variant"], row["metric"]) == (variant, "chrf")
         ]
         names = [f"{row['low']}–{int(row['high']) - 1}" if row["high"] else f"{row['low']}+" for row in bins]
@@ -88,7 +88,7 @@ def extend(columns: int) -> Figure:
     panels = figure.subplots(2 // columns, columns).flat
     losses = {
         (row["method"], row["trained"], row["seed"], int(row["low"])): (int(row["high"]), float(row["loss"]))
-        for row in read(HERE / "extend" / "curves.csv")
+        for row in read(DOCS / "extend" / "curves.csv")
     }
     for panel, trained, title in zip(panels, ("False", "True"), ("without", "with"), strict=True):
         lines: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -111,7 +111,7 @@ def performance(columns: int) -> Figure:
     """Return the ratios of a step with a flow to one without."""
     figure = Figure(figsize=(4.1 * columns, 3.4 if columns > 1 else 4.4), layout="constrained")
     axes = figure.subplots()
-    rows = [(name, row) for name in ("steps", "pretrained") for row in read(HERE / f"performance/{name}.csv")]
+    rows = [(name, row) for name in ("steps", "pretrained") for row in read(DOCS / f"performance/{name}.csv")]
     rows.reverse()
     for y, (name, row) in enumerate(rows):
         ratio, low, high = map(float, (row["ratio"], *row["95 % interval"].split(" to ")))
@@ -130,7 +130,7 @@ def compare(columns: int) -> Figure:
     """Return the loss by position of the models of the tutorial."""
     figure = Figure(figsize=(4.1 * columns, 3.4), layout="constrained")
     axes = figure.subplots()
-    rows = list(read(HERE / "tutorials" / "compare" / "losses.csv"))
+    rows = list(read(DOCS / "tutorials" / "compare" / "losses.csv"))
     looks = zip((BLACK, BLUE, GREEN, VERMILION), ("--", "-.", (0, (5, 1)), "-"), strict=True)
     for name, (colour, line) in zip(dict.fromkeys(row["encoding"] for row in rows), looks, strict=True):
         points = [(float(row["position"]), float(row["nats"])) for row in rows if row["encoding"] == name]
@@ -158,7 +158,7 @@ def main() -> None:
     figures["extend/loss"] = extend
     for name, draw in figures.items():
         for ending, columns in (("", 2), ("-narrow", 1)):
-            path = HERE / f"{name}{ending}.svg"
+            path = DOCS / f"{name}{ending}.svg"
             path.write_text(themed.svg(draw(columns), name.split("/")[0] + ending), encoding="utf-8")
 
 

@@ -11,13 +11,12 @@ from typing import TypeVar
 from far import spread, words
 from tables import read as rows
 from tables import table as markdown
-from tables import write_parts
 
 from floater.lab.study.significance import holm, paired_t_p
 
 Key = TypeVar("Key")
-HERE = Path(__file__).parent
-PAGE = HERE / "protocol.md"
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "protocol.md"
 FLOW = "floater_relative"
 LEARNED, UNLEARNED = (FLOW, "distance_mlp", "dynamic_bias"), ("t5", "kerple", "alibi")
 """The two sides of the second question."""
@@ -218,19 +217,10 @@ def choice(trials: Trials) -> str:
 
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
-    trials = read(HERE / "protocol")
+    trials = read(DOCS / "protocol")
     planned = with_steps(trials)
     parts = {"rates": choice(planned), "scores": table(planned), "tests": against_rivals(planned)}
     if len(planned) < len(trials):
         longest = with_steps(trials, MORE)
         parts |= {"longer": against_rivals(longest), "learned": learned(longest), "steps": by_steps(trials)}
     return parts
-
-
-def main() -> None:
-    """Write the tables into the page."""
-    write_parts(PAGE, written())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Write the reports of results/ from the numbers that are stored there: `python docs/reports.py [NAME...]`.
+"""Write the reports of results/ from the numbers stored there: `python docs/scripts/reports.py [NAME...]`.
 
 results/NAME/ has the study's configuration as it ran, its scores, costs, comparisons and curves as CSV, and
 its position vectors and logits in `positions.npz`, in 256 levels between the limits in `report.json`. They
@@ -34,7 +34,7 @@ from floater.lab.study.variants import Trial, Variant
 from floater.lab.tasks import registry
 from floater.lab.tasks.measurement import Measurement
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).parents[1] / "results"
 COSTS = ("tokens_per_second", "memory_mib", "position_parameters", "parameters")
 TITLES = {
     "vectors": "position vectors",

@@ -22,7 +22,7 @@ from typing import Any
 
 from floater.lab.cli import main as floater
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(
     r"^```(?P<kind>python|sh|text title=\"Output\")\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )

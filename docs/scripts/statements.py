@@ -1,4 +1,4 @@
-"""Compute the measured numbers of the pages' running text from stored files: `python docs/statements.py`.
+"""Compute the measured numbers of the pages' text from stored files: `python docs/scripts/statements.py`.
 
 docs/statements.csv has a row for each number. The columns are:
 
@@ -30,8 +30,8 @@ from scipy.stats import t as student
 from scipy.stats import ttest_ind
 from tables import read
 
-HERE = Path(__file__).parent
-TABLE = HERE / "statements.csv"
+DOCS = Path(__file__).parents[1]
+TABLE = DOCS / "statements.csv"
 PAGES = (
     *("README.md", "docs/index.md", "docs/start.md", "docs/concepts.md", "docs/choose.md", "docs/far.md"),
     *("docs/results.md", "docs/protocol.md", "docs/clock.md", "docs/events.md", "docs/extend.md"),
@@ -90,7 +90,7 @@ STATISTICS: dict[str, Callable[[Values, Values], float | tuple[float, float]]] =
 @cache
 def rows(file: str) -> list[Row]:
     """Return the rows of a stored file: of a CSV file, a certificate, or the table of scores of a report."""
-    path = HERE / file
+    path = DOCS / file
     if path.suffix == ".json":
         if path.name == "report.json":
             return _cut(path)
@@ -194,7 +194,7 @@ def agrees(text: str, values: tuple[float, ...]) -> bool:
 @cache
 def page(name: str) -> str:
     """Return the text of a page."""
-    return (HERE.parent / name).read_text(encoding="utf-8")
+    return (DOCS.parent / name).read_text(encoding="utf-8")
 
 
 def statements() -> list[Row]:

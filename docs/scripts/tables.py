@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
-HERE = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 BEGIN, END = "<!-- {}: written by `make docs` -->", "<!-- end of {} -->"
 HIDDEN = ("command", "commit", "minutes", "note")
 Rows = Sequence[dict[str, str]]
@@ -241,14 +241,3 @@ def write_parts(page: Path, parts: dict[str, str]) -> None:
         pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
         text = re.sub(pattern, lambda _: f"{begin}\n\n{part}\n\n{end}", text, flags=re.DOTALL)  # noqa: B023
     page.write_text(text, encoding="utf-8")
-
-
-def main() -> None:
-    """Write the tables of all pages."""
-    for page in sorted(HERE.rglob("*.md")):
-        if texts := parts(page):
-            write_parts(page, texts)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from floater.lab.study.settings import StudySettings
 from floater.lab.tasks.registry import from_config
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 
 import fullsize  # noqa: E402
 

@@ -13,7 +13,7 @@ import pytest
 from floater import flow
 
 DOCS = Path(__file__).parents[2] / "docs"
-sys.path.insert(0, str(DOCS))
+sys.path.insert(0, str(DOCS / "scripts"))
 
 import statements  # noqa: E402
 import tables  # noqa: E402
@@ -23,17 +23,17 @@ STORED = [page for page in PAGES if tables.parts(page)]
 DECIMAL = re.compile(r"(?<![\w.])\d+\.\d+(?:e-?\d+)?(?![\w.]*\d)")
 HELD = {
     "catalogue.md": "tests/lab/test_listing.py",
-    "certificate.md": "docs/certified.py",
+    "certificate.md": "docs/scripts/certified.py",
     "choose.md": "docs/statements.csv",
-    "clock.md": "docs/clock.py",
+    "clock.md": "docs/scripts/clock.py",
     "compared.md": "tests/test_compared.py",
     "concepts.md": "",  # the number of a section
     "design/collocation.md: constant/value": "tests/docs/test_page_tables.py",
     "events.md: setting/value": "",  # the plan
     "evidence.md": "tests/docs/test_evidence.py",
     "extend.md": "tests/docs/test_reports.py",
-    "far.md": "docs/far.py",
-    "fullsize.md: column/arithmetic": "docs/fullsize.py",
+    "far.md": "docs/scripts/far.py",
+    "fullsize.md: column/arithmetic": "docs/scripts/fullsize.py",
     "howto/several-gpus.md: setup/models": "",  # tolerances of tests, nothing that was measured
     "howto/positions.md: problem/asks for": "tests/docs/test_reports.py",
     "howto/serve.md: /Transformers 5": "",  # versions

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "scripts"))
 
 import copying
 import event_times
@@ -131,8 +131,8 @@ def test_few_data_has_the_tests_of_its_plan(tmp_path: Path) -> None:
 
 
 def test_the_table_of_few_data_is_that_of_the_scores() -> None:
-    page = (few_data.HERE / "protocol.md").read_text(encoding="utf-8")
-    assert few_data.few_data(few_data.HERE / "protocol" / "few_data.csv") in page, "run `make docs`"
+    page = (few_data.DOCS / "protocol.md").read_text(encoding="utf-8")
+    assert few_data.few_data(few_data.DOCS / "protocol" / "few_data.csv") in page, "run `make docs`"
 
 
 def test_scores_of_an_open_choice_are_refused_and_a_variant_without_rivals_has_no_test(
@@ -205,7 +205,7 @@ def test_events_have_the_tests_of_their_plan(tmp_path: Path) -> None:
                     writer.writerow([f"{name}-3e-3", seed, test, metric, "", value])
     rows = [
         line.strip("| ").split(" | ")
-        for line in event_times.compared(tmp_path / "scores.csv").splitlines()[2:]
+        for line in event_times.compared(event_times.PAIRS, tmp_path / "scores.csv").splitlines()[2:]
     ]
     assert [row[:2] for row in rows] == [[far.words(name) for name in pair] for pair in event_times.PAIRS]
     for column, test in enumerate(event_times.TESTS):

@@ -18,7 +18,7 @@ from floater.lab.study.settings import StudySettings
 from floater.lab.tasks import registry
 
 ROOT = Path(__file__).parents[2]
-SNIPPETS = runpy.run_path(str(ROOT / "docs" / "snippets.py"))
+SNIPPETS = runpy.run_path(str(ROOT / "docs" / "scripts" / "snippets.py"))
 PLACEHOLDER = r"[A-Z]{3}|\.\.\.|\$"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -41,7 +41,7 @@ def test_the_snippets_of_a_page_print_what_it_shows(page: Path, monkeypatch: pyt
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
     monkeypatch.setattr(encodings, "_CATALOGUE", dict(encodings._CATALOGUE))
     with SNIPPETS["workplace"]():
-        assert SNIPPETS["run"](page) == page.read_text(encoding="utf-8"), "run `python docs/snippets.py`"
+        assert SNIPPETS["run"](page) == page.read_text(encoding="utf-8"), "run `make docs`"
 
 
 def test_a_page_without_snippets_stays(tmp_path: Path) -> None:

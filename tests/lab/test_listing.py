@@ -24,8 +24,8 @@ SPEC = StackSpec(dim=16, heads=2, layers=2, max_length=8)
 @pytest.fixture
 def site(monkeypatch):
     """The functions of the script that writes the page, which imports a neighbour."""
-    monkeypatch.syspath_prepend(DOCS)
-    return runpy.run_path(str(DOCS / "catalogue.py"))
+    monkeypatch.syspath_prepend(DOCS / "scripts")
+    return runpy.run_path(str(DOCS / "scripts" / "catalogue.py"))
 
 
 def test_the_page_is_what_the_code_says(site):
