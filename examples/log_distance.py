@@ -23,8 +23,7 @@ class DistanceMLP(FloaterRelative):
 
     psi(u) = W2 tanh(W1 s + u1 u + b1) + u2 u + b2: the flow's field, evaluated once at u and the start s of a
     block and direction. Parameters are those of `floater_relative`, in number and shape; the layers start as
-    PyTorch's linear layers do. At real distances its biases are computed at `knots` and interpolated, as the
-    flow's are between the points of its solution.
+    PyTorch's linear layers do. Biases of real distances are interpolated between `knots`, as the flow's are.
 
     Args:
         spec: the stack of blocks.
@@ -56,9 +55,8 @@ class DistanceMLP(FloaterRelative):
     def prepare(self, positions: Positions) -> Any:
         if not positions.query.is_floating_point() or self.clip == math.inf:
             return super().prepare(positions)
-        times = positions.query[:, None], positions.key[:, None]
-        tables = self.prepare_times(positions)
-        return torch.stack([self.bias_at(*times, tables, layer) for layer in range(self.spec.layers)])
+        query, key, tables = positions.query[:, None], positions.key[:, None], self.prepare_times(positions)
+        return torch.stack([self.bias_at(query, key, tables, layer) for layer in range(self.spec.layers)])
 
     def added(self, state: Any, layer: int) -> Any:
         return state[layer] if isinstance(state, Tensor) else super().added(state, layer)

@@ -165,7 +165,7 @@ def test_deberta_reaches_as_far_as_its_table(span, buckets, ends):
             values = (
                 every.values if buckets == "clip" else log_distance(every.values, span, model.max_distance)
             )
-            table = model.norm(model.table.weight)
+            table = model.norm(model.table.weight)[None]
             ahead, back = ((x + span).clamp(0, 2 * span - 1) for x in (-values, values))
             rows = {"key": (table, ahead), "query": (table, back)}
             wanted = model.bias(q, k, AttentionContext(replace(state, distances=every, rows=rows), 0))
