@@ -1,6 +1,6 @@
 """Write the tables of events.md from docs/events/*.csv: `make docs`.
 
-The files are the `scores.csv` of the two studies, which have the variants with the rate that was chosen.
+The files are the `scores.csv` of the studies, which have the variants with the rate that was chosen.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ DOCS = Path(__file__).parents[1]
 PAGE = DOCS / "events.md"
 FILE = DOCS / "events" / "scores.csv"
 RIVALS = DOCS / "events" / "rivals.csv"
+RATES = DOCS / "events" / "rates.csv"
 TESTS = {"as_trained": "in pieces as in training", "in_512": "in pieces of 512"}
 METRICS = {
     "nll": ("nats", 3),
@@ -40,6 +41,8 @@ PAIRS = (
 """The registered comparisons."""
 RIVAL_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "floater_relative-unclipped"))
 """Those with the rivals of the flow over distances."""
+RATE_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "dynamic_bias"))
+"""Those of the study with a higher rate."""
 
 
 def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:
@@ -85,4 +88,6 @@ def written() -> dict[str, str]:
         "events tests": compared(PAIRS, FILE),
         "events rivals": by_variant(RIVALS),
         "events rivals tests": compared(RIVAL_PAIRS, FILE, RIVALS),
+        "events rates": by_variant(RATES),
+        "events rates tests": compared(RATE_PAIRS, RATES),
     }
