@@ -26,7 +26,7 @@ from floater.lab.tasks.measurement import Measurement
 from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.stored import Store, store_of, unstored
 from floater.lab.text.bpe import TOKENIZER_FILE
-from floater.lab.training import flush_denormals
+from floater.lab.training import flush_denormals, keep_freed_memory
 from floater.lab.training.arguments import arguments, batches, warmup_steps
 from floater.lab.training.files import MANIFEST, damage, write_json
 from floater.lab.training.launchers import refuse_sharding, settle_processes, variables_of_accelerate
@@ -133,6 +133,8 @@ class Task(TaskDefinition):
                     if changes:
                         logger.warning("its %s changed since: %s", what, "; ".join(changes))
             return run
+        if state.device.type == "cpu":
+            keep_freed_memory()
         with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
             # check again: another process may have started the run while it held the lock
             find_run(present, accept_changed_data=accept_changed_data)

@@ -5,6 +5,7 @@ from floater.lab.training.batches import BatchSampler, ExampleBatchSampler, Stre
 from floater.lab.training.checkpoints import checkpoints, last_checkpoint
 from floater.lab.training.denormals import flush_denormals
 from floater.lab.training.flow import FlowSchedule
+from floater.lab.training.freed_memory import keep_freed_memory
 from floater.lab.training.loss import smoothed_cross_entropy, smoothed_loss
 from floater.lab.training.optimizer import adam, parameter_groups
 from floater.lab.training.schedule import inverse_sqrt
@@ -22,6 +23,7 @@ __all__ = [
     "checkpoints",
     "flush_denormals",
     "inverse_sqrt",
+    "keep_freed_memory",
     "last_checkpoint",
     "parameter_groups",
     "smoothed_cross_entropy",
