@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from floater import Positions, build, catalogue
+from floater.encodings import AttentionContext
 from floater.transformer import FloaterModel
 from floater.transformer.stacks import Encoder
 from small_models import small_config
@@ -61,3 +62,26 @@ def test_a_loaded_model_is_as_exact_as_a_cast_one(tmp_path):
     with torch.no_grad():
         assert torch.equal(loaded(ids)[0], model.double()(ids)[0])
     assert loaded.encoder.position.dtype == torch.float64
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "name", ["alibi", "alibi_grid", "dynamic_bias", "fire", "gaussian", "kerple", "sandwich"]
+)
+def test_a_bias_of_real_times_is_as_exact_as_the_model_and_no_wider(name):
+    at = torch.tensor([[1e9, 1e9 + 0.5, 1e9 + 700.25, 2e9]], dtype=torch.float64)
+    model = build(name, dim=24, heads=12, layers=1, max_length=16)
+    single = model.bias(None, None, AttentionContext(model.prepare(Positions.times(at)), 0))
+    model.double()
+    exact = model.bias(None, None, AttentionContext(model.prepare(Positions.times(at)), 0))
+    assert (single.dtype, exact.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(single.double(), exact, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["alibi", "gaussian"])
+def test_slopes_of_twelve_heads_are_exact_at_whole_positions(name):
+    model = build(name, dim=24, heads=12, layers=1, max_length=16).double()
+    whole, real = (
+        model.correlation(model.prepare(Positions(at, at)), 0) for at in (AT * 999, AT.double() * 999)
+    )
+    torch.testing.assert_close(whole, real, rtol=1e-15, atol=0)

@@ -133,6 +133,24 @@ def test_unknown_names_are_answered_with_the_nearest(capsys: pytest.CaptureFixtu
         )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["study", ""], "config"),
+        (["translate", "", "--source", "x"], "run"),
+        (["translate", "run", "--source="], "source"),
+        (["evaluate", "run", "--source", "x", "--reference", ""], "reference"),
+        (["extend", "model", "128", "--to", ""], "to"),
+    ],
+)
+def test_an_empty_argument_is_no_file(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], name: str
+) -> None:
+    """As of "$NAME" in a shell where it is not set; a path of no characters is the working directory."""
+    expected = f"{name} is empty; a variable of the shell may not be set"
+    assert refused(capsys, *arguments) == expected
+
+
 def test_the_help_lists_every_kind_of_plot(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(said(capsys, "help", "plot").split())
     *kinds, last = analyses.KINDS

@@ -1,5 +1,6 @@
 """Standard streams that are closed or whose reader goes away, and terminals that are closed."""
 
+import io
 import os
 import signal
 import subprocess
@@ -100,6 +101,20 @@ def test_streams_are_those_before_once_the_block_ends(monkeypatch: pytest.Monkey
         print("lost", flush=True)
         sys.stdout.buffer.write(b"lost")
     assert (sys.stdout, sys.stderr) == (None, before)
+
+
+@pytest.mark.parametrize(("encoding", "dash"), [("latin-1", b"\\u2013"), ("utf-8", "–".encode())])
+def test_a_character_that_the_encoding_lacks_is_written_as_its_escape(
+    monkeypatch: pytest.MonkeyPatch, encoding: str, dash: bytes
+) -> None:
+    written = io.BytesIO()
+    output = io.TextIOWrapper(written, encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    with usable_streams():
+        print("1999–2001, Größe")
+    output.flush()
+    assert written.getvalue() == b"1999" + dash + f"2001, Größe{os.linesep}".encode(encoding)
+    assert output.errors == "strict"
 
 
 def test_a_closed_terminal_is_ignored_while_files_are_written() -> None:

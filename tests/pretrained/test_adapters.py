@@ -86,6 +86,22 @@ def test_a_copy_of_a_projection_is_refused() -> None:
         model(input_ids=zoo.text())
 
 
+@pytest.mark.parametrize("how", ["flow", "clock", "clex"])
+def test_rows_with_adapters_of_their_own_are_refused(how: str) -> None:
+    """All rows would be computed with the flow of the active adapter."""
+    model = zoo.build("llama")
+    if how == "clex":
+        floater.extend(model, 128, "clex")
+    else:
+        floater.plug(model, clock={} if how == "clock" else None)
+    part = "floater_extension" if how == "clex" else "floater"
+    config = LoraConfig(target_modules=["o_proj"], modules_to_save=[part], r=2)
+    adapted: Any = get_peft_model(model, config, adapter_name="a").eval()
+    adapted.add_adapter("b", config)
+    with pytest.raises(PlugError, match=r"adapter_names gives each row .* use set_adapter"):
+        adapted(input_ids=zoo.text(2), adapter_names=["a", "b"])
+
+
 def test_an_adapter_names_the_plugged_model_as_its_base(tmp_path: Path) -> None:
     model = trained("llama")
     model.save_pretrained(tmp_path / "base")

@@ -454,10 +454,23 @@ def test_adapters_that_are_disabled_or_have_no_clock_leave_the_model_as_it_was()
     assert torch.equal(zoo.output(lora, input_ids=ids), before)
 
 
+def test_inference_mode_neither_hides_a_rotation_nor_freezes_its_clock(tmp_path: Path) -> None:
+    stirred("llama").save_pretrained(tmp_path)
+    model, ids = zoo.build("llama"), zoo.text()
+    with torch.inference_mode():
+        floater.plug(model, clock={})
+        loaded = LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    assert torch.equal(zoo.output(loaded, input_ids=ids), zoo.output(stirred("llama"), input_ids=ids))
+    model(ids, labels=ids).loss.backward()
+    assert bool(model.floater.weight.grad.any())
+
+
 def test_continuous_batching_and_parts_of_a_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = stirred("llama")
     with pytest.raises(PlugError, match="no continuous batching, which joins texts in a row"):
         model.generate_batch([[3, 4, 5]])
+    with pytest.raises(PlugError, match="all texts that continuous batching joins in a row"):
+        model(zoo.text(), cache=object())  # a ContinuousBatchingManager that is made by hand
     monkeypatch.setattr("floater.pretrained.clocks.in_context_parallel", lambda: True)
     with pytest.raises(PlugError, match="a clock sums over all tokens of a text, of which context_parallel"):
         model(zoo.text())

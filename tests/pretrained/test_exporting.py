@@ -511,6 +511,18 @@ def test_code_of_a_decoder_that_counts_after_its_padding_generates_from_zero(tmp
         static = {"cache_implementation": "static", "disable_compile": True}
         for each in (model, copied):
             assert torch.equal(each.generate(**inputs, **options, **static), expected.sequences)
+    joined = {
+        "generation_config": transformers.GenerationConfig(
+            **options | {"eos_token_id": -1, "pad_token_id": 1}
+        ),
+        "continuous_batching_config": transformers.ContinuousBatchingConfig(
+            num_blocks=8, page_size=16, max_batch_tokens=16
+        ),
+    }
+    for each in (model, copied):
+        (_, second) = each.generate_batch([ids[0, :3].tolist(), ids[1].tolist()], **joined).values()
+        alone = model.generate(ids[1:], **options)
+        assert second.generated_tokens == alone[0, 8:].tolist()
 
 
 def test_trained_biases_that_no_class_of_transformers_has_are_refused(tmp_path: Path) -> None:

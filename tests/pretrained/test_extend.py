@@ -491,3 +491,14 @@ def test_trained_tables_may_learn_on() -> None:
     model(**build_inputs("bert", 516)).logits.square().mean().backward()
     gradient = model.bert.embeddings.position_embeddings.weight.grad
     assert bool(gradient[512:516].any())
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_inference_mode_changes_no_extension(name: str) -> None:
+    """A server that loads, extends and runs a model in one block of it."""
+    ids, outside, inside = zoo.text(1, 80), zoo.build(name), zoo.build(name)
+    floater.extend(outside, 600)
+    with torch.inference_mode():
+        floater.extend(inside, 600)
+    assert torch.equal(zoo.output(inside, input_ids=ids), zoo.output(outside, input_ids=ids))
+    assert not any(parameter.is_inference() for parameter in inside.parameters())

@@ -136,15 +136,30 @@ def test_linear_attention_stays_as_it_is() -> None:
     mask = (torch.arange(LENGTH + 3)[None] >= 3).long()
     alone, beside = zoo.output(model, input_ids=ids), zoo.output(model, input_ids=padded, attention_mask=mask)
     torch.testing.assert_close(beside[:, 3:], alone, atol=1e-4, rtol=1e-4)
-    blocks = {injection.path.split(".")[1] for _, injection, _ in plug_state(model).injections}
+    blocks = {injection.path.split(".")[1] for _, injection in plug_state(model).injections}
     full = [i for i, kind in enumerate(model.config.layer_types) if kind == "full_attention"]
     assert blocks == {*map(str, full)} != {*map(str, range(len(model.config.layer_types)))}
 
 
 @pytest.mark.parametrize(
-    "name", ["kimi_linear", "qwen3_next", "qwen3_5_text", "longformer", "deepseek_v3", "nystromformer"]
+    "name",
+    [
+        *("kimi_linear", "qwen3_next", "qwen3_5_text", "longformer", "deepseek_v3", "nystromformer"),
+        "hrm_text",
+    ],
 )
 def test_what_is_no_plain_projection_is_refused(name: str) -> None:
-    """States of a recurrence, queries beside a gate, chunks of tokens, keys of low rank, and landmarks."""
+    """A recurrence, queries beside a gate, chunks, keys of low rank, landmarks, and blocks that run again."""
     with pytest.raises(PlugError, match=rf"the model types '{name}' in floater.*projections="):
         floater.plug(tiny(name))
+
+
+def test_parts_that_join_bytes_to_patches_stay_as_they_are() -> None:
+    """BLT's patches have positions, and so have the bytes, but not the cross-attention between them."""
+    model, arguments = tiny("blt"), {"input_ids": zoo.text(2, LENGTH), "use_cache": False}
+    before = zoo.output(model, **arguments)
+    report = floater.plug(model)
+    assert [part.partition(" ")[0] for part in report.plain] == ["local_encoder", "local_decoder"]
+    assert torch.equal(zoo.output(model, **arguments), before)
+    zoo.noisy(model)
+    assert not torch.equal(zoo.output(model, **arguments), before)

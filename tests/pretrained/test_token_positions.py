@@ -88,6 +88,8 @@ def test_ids_that_count_from_zero_are_known_where_a_model_begins_elsewhere() -> 
     assert step.query.tolist() == [[2]]
     ids = torch.tensor([[2, 3, 4]])
     assert token_positions({"position_ids": ids}, (1, 3), padding=1).query.tolist() == [[0, 1, 2]]
+    joined = token_positions({"position_ids": ids, "cache": object()}, (1, 3), padding=1)
+    assert torch.equal(joined.query, ids)  # of continuous batching
 
 
 def test_rows_and_columns_of_images_are_no_positions_in_the_text() -> None:

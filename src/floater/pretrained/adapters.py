@@ -63,6 +63,24 @@ def is_copied(part: nn.Module) -> bool:
     return hasattr(part, "original_module") and hasattr(part, "modules_to_save")
 
 
+def active(part: Any) -> Any:
+    """Return a part of a model; if PEFT keeps a copy for the active adapter, the copy.
+
+    Raises:
+        PlugError: if each row of a batch has its adapter, as PEFT tells the part by a hook.
+    """
+    copies = getattr(part, "modules_to_save", None)
+    if copies is None:
+        return part
+    if any("adapter_names" in getattr(hook, "keywords", ()) for hook in part._forward_pre_hooks.values()):
+        raise PlugError(
+            "adapter_names gives each row of a batch its adapter, and modules_to_save has a flow for each of "
+            "them; use set_adapter, and load the model again, as PEFT keeps adapter_names after an error"
+        )
+    adapter = next(iter(part.active_adapters), None)
+    return part.original_module if part.disable_adapters or adapter not in copies else copies[adapter]
+
+
 def called_again(body: nn.Module, path: str, uses: int) -> PlugError:
     """Return the refusal of a projection that is called more often than a flow is added to its output.
 

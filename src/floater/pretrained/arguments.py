@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 
 from floater._hf import cache_in
 from floater.positions import Positions, build_positions
@@ -69,7 +70,8 @@ def token_positions(
         mask = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
         # with a static cache, the last token sees all but padding
         seen = mask if pairs is None else visible_keys(pairs)[:, -1, : cached + shape[1]]
-        if padding is not None and _counted(ids, seen, cached, shape):
+        # continuous batching counts from 0 for all models
+        if padding is not None and (joins_texts(arguments) or _counted(ids, seen, cached, shape)):
             padding, first, mask = None, 0, seen
         if mask is not None:
             mask = mask[:, -shape[1] :]
@@ -102,6 +104,12 @@ def _counted(ids: Any, mask: Tensor | None, cached: int, shape: Sequence[int]) -
     counted = _built(shape, cached, mask=mask, device=ids.device).query
     same = ids == counted
     return bool((same if mask is None else same | (mask[:, -shape[1] :] == 0)).all())
+
+
+def joins_texts(arguments: Mapping[str, Any]) -> bool:
+    """Return whether these are arguments of continuous batching, which joins texts in a row."""
+    cache = arguments.get("cache")
+    return cache is not None and not isinstance(cache, Cache)
 
 
 def check_packed(arguments: Mapping[str, Any], config: Any, error: type[Exception]) -> None:

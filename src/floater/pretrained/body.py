@@ -16,7 +16,7 @@ from floater.encodings.sharded import follow_projection
 from floater.flow import FlowVectors
 from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
-from floater.pretrained.adapters import called_again, check_adapters
+from floater.pretrained.adapters import active, called_again, check_adapters
 from floater.pretrained.arguments import check_packed, refuse_positions, source_positions, token_positions
 from floater.pretrained.families import Family, PlugError, padding_of_table
 from floater.pretrained.find import TEXT, reads_text, text_advice
@@ -163,7 +163,7 @@ class Body:
     def solve(self, site: str, positions: Positions) -> None:
         """Compute the vectors of a site for the current forward pass."""
         assert self.current is not None
-        flows: Any = self.root.floater
+        flows: Any = active(self.root.floater)
         for name, vectors in flows(site, positions.counted_query, positions.below).items():
             self.current.vectors[site, name] = vectors
 

@@ -9,7 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from floater._hf import cache_in
@@ -17,7 +16,8 @@ from floater.encodings.checks import one_of
 from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype
 from floater.positions.tracing import in_context_parallel
-from floater.pretrained.arguments import refuse_positions
+from floater.pretrained.adapters import active
+from floater.pretrained.arguments import joins_texts, refuse_positions
 from floater.pretrained.families import PlugError
 from floater.pretrained.host import copy_or_share, part_at
 
@@ -86,15 +86,6 @@ def has_clocks(model: nn.Module) -> bool:
     return any(isinstance(part, Clocks) for part in model.modules())
 
 
-def active(part: Any) -> Any:
-    """Return a part of a model; if PEFT keeps a copy for the active adapter, the copy."""
-    copies = getattr(part, "modules_to_save", None)
-    if copies is None:
-        return part
-    adapter = next(iter(part.active_adapters), None)
-    return part.original_module if part.disable_adapters or adapter not in copies else copies[adapter]
-
-
 class Turn:
     """A forward pre-hook of an attention module that turns its rotation by a block's clock.
 
@@ -136,6 +127,10 @@ class Turn:
             raise PlugError(
                 "a clock sums over all tokens of a text, of which context_parallel shows a part; unplug it "
                 "first"
+            )
+        if joins_texts(kwargs):
+            raise PlugError(
+                "a clock would sum over all texts that continuous batching joins in a row; use model.generate"
             )
         refuse_positions(self.root, kwargs, (), PlugError)
         if not torch.compiler.is_compiling():
@@ -222,7 +217,7 @@ def add_clocks(
     blocks: tuple[int, ...],
     options: Mapping[str, Any],
     start: str,
-) -> tuple[Clocks, dict[str, tuple[nn.Module, RemovableHandle]]]:
+) -> tuple[Clocks, dict[str, nn.Module]]:
     """Hook a clock into each chosen block of a rotary model.
 
     Args:
@@ -234,7 +229,7 @@ def add_clocks(
         start: "zero" or "small".
 
     Returns:
-        The clocks, and by their names in the model the modules with a hook, and its handle.
+        The clocks, and by their names in the model the modules with a hook.
 
     Raises:
         PlugError: if no chosen block rotates, or an extension computes the frequencies in each pass.
@@ -256,6 +251,6 @@ def add_clocks(
     turns, paths = {}, [each.path for each in chosen]
     for index, each in enumerate(chosen):
         turn = Turn(model, paths, index, each, depth)
-        module = model.get_submodule(each.path)
-        turns[each.path] = module, module.register_forward_pre_hook(turn, with_kwargs=True)
+        module = turns[each.path] = model.get_submodule(each.path)
+        module.register_forward_pre_hook(turn, with_kwargs=True)
     return clocks, turns

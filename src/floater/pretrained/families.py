@@ -169,8 +169,9 @@ LAYOUTS = _BERT, _SHORT, _PROJ, _LIN
 
 OTHERWISE = frozenset(
     {
-        *("canine", "fsmt", "ibert", "led", "longformer", "molmo2_text", "mra", "nystromformer", "pegasus_x"),
-        *("t5gemma2_decoder", "videoprism_text_model", "yoso"),
+        *("blt_local_decoder", "blt_local_encoder", "canine", "fsmt", "hrm_text", "ibert", "led"),
+        *("longformer", "molmo2_text", "mra", "nystromformer", "pegasus_x", "t5gemma2_decoder"),
+        *("videoprism_text_model", "yoso"),
     }
 )
 """Models with such names that approximate attention, or do not project each token once."""

@@ -11,9 +11,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from floater.encodings.checks import chosen_blocks, one_of
+from floater.flow.autograd import outside_inference_mode
 from floater.flow.checks import is_count
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import Turn, add_clocks, clock_options
+from floater.pretrained.clocks import add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError, table_of
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
 from floater.pretrained.flows import Flows, Trajectory, complete_options
@@ -28,7 +29,15 @@ from floater.pretrained.host import (
     rename,
     warn_of_adapters,
 )
-from floater.pretrained.plugged import PlugState, flows_of, plug_state, plugged, plugged_around, record
+from floater.pretrained.plugged import (
+    PlugState,
+    flows_of,
+    plug_state,
+    plugged,
+    plugged_around,
+    record,
+    unhook,
+)
 from floater.pretrained.product import put_into, take_out
 from floater.pretrained.report import Report
 from floater.pretrained.rotations import find_rotations
@@ -112,13 +121,48 @@ def plug(
         raise PlugError(f"max_length is {max_length!r}; it must be a whole number of at least 1 token")
     if not isinstance(freeze_model, bool):
         raise PlugError(f"freeze_model is {freeze_model!r}; it must be True or False")
-    if clock is not None:
-        if options or table is not None or names != NAMES or max_length != _LENGTH:
-            raise PlugError("a clock is not a flow: it takes only blocks, start and freeze_model")
+    if clock is None:
+        options["start"] = start
+        report = _plug_flow(model, table, names, blocks, max_length, freeze_model, options)
+    elif options or table is not None or names != NAMES or max_length != _LENGTH:
+        raise PlugError("a clock is not a flow: it takes only blocks, start and freeze_model")
+    else:
         report = _plug_clocks(model, clock, blocks, start, freeze_model)
-        warn_of_adapters(outer, "floater", "plug")
-        return report
-    completed = complete_options({"start": start, **options})
+    warn_of_adapters(outer, "floater", "plug")
+    return report
+
+
+def _check_plain(model: nn.Module) -> None:
+    """Refuse a model that has a flow already, in itself, in a part, or in a model that contains it."""
+    name = type(model).__name__
+    if plugged(model) is not None:
+        raise PlugError(f"this {name} is plugged already; unplug it first")
+    check_not_code(model, PlugError, "plugged")
+    if isinstance(model, nn.Sequential):
+        inside = [path for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
+        raise PlugError(
+            f"{name} runs its parts in turn, which a flow cannot be; plug a Hugging Face model in it"
+            + (f": '{inside[0]}'" if inside else "")
+        )
+    if (
+        part := next((path for path, part in model.named_modules() if plugged(part) is not None), None)
+    ) is not None:
+        raise PlugError(f"'{part}' of this {name} is plugged already; unplug it first")
+    if (whole := plugged_around(model)) is not None:
+        raise PlugError(f"this {name} runs with the flow of a {type(whole).__name__}; unplug that first")
+
+
+@outside_inference_mode
+def _plug_flow(
+    model: nn.Module,
+    table: dict[str, str] | None,
+    names: tuple[str, ...],
+    blocks: str | list[int],
+    max_length: int,
+    freeze_model: bool,
+    options: Mapping[str, Any],
+) -> Report:
+    completed = complete_options(options)
     specs = find_bodies(model, table)
     chosen = chosen_blocks(blocks, max(spec.depth for spec in specs))
     bodies: list[Body] = []
@@ -149,16 +193,17 @@ def plug(
             "projections": [*map(list, table.items())] if table else list(names),
             "max_length": max_length,
             **completed,
-        }
+        },
+        injections,
     )
     flows = Flows(list(widths), field_widths, max_length=max_length, options=completed)
     _attach(model, flows, state, freeze_model)
     for body in bodies:
         # observers instead of wrapped modules keep names in the state_dict and targets of PEFT the same
         state.forwards.append((observe(model.get_submodule(body.path), body), body))
-    state.injections = [(module, i, module.register_forward_hook(i)) for module, i in injections]
+    for module, injection in injections:
+        module.register_forward_hook(injection)
     _finish(model, state)
-    warn_of_adapters(outer, "floater", "plug")
     fields = {
         field: (width, tuple(trajectory.name for trajectory in widths if trajectory.field == field))
         for field, width in field_widths.items()
@@ -167,26 +212,7 @@ def plug(
     return Report(fields, count, plain=plain_parts(model, [spec.path for spec in specs]))
 
 
-def _check_plain(model: nn.Module) -> None:
-    """Refuse a model that has a flow already, in itself, in a part, or in a model that contains it."""
-    name = type(model).__name__
-    if plugged(model) is not None:
-        raise PlugError(f"this {name} is plugged already; unplug it first")
-    check_not_code(model, PlugError, "plugged")
-    if isinstance(model, nn.Sequential):
-        inside = [path for path, part in model.named_modules() if isinstance(part, PreTrainedModel)]
-        raise PlugError(
-            f"{name} runs its parts in turn, which a flow cannot be; plug a Hugging Face model in it"
-            + (f": '{inside[0]}'" if inside else "")
-        )
-    if (
-        part := next((path for path, part in model.named_modules() if plugged(part) is not None), None)
-    ) is not None:
-        raise PlugError(f"'{part}' of this {name} is plugged already; unplug it first")
-    if (whole := plugged_around(model)) is not None:
-        raise PlugError(f"this {name} runs with the flow of a {type(whole).__name__}; unplug that first")
-
-
+@outside_inference_mode
 def _plug_clocks(
     model: nn.Module,
     clock: Mapping[str, Any],
@@ -265,18 +291,13 @@ def unplug(model: nn.Module) -> None:
     """
     model = inner(model)
     state = plug_state(model)
-    for module, injection, handle in state.injections:
-        handle.remove()
+    # blocks may have been removed, or replaced by copies
+    originals = [*(module for module, _ in state.injections), *state.turns.values()]
+    for module in (*model.modules(), *originals):
         take_out(module)
-        injection.body.release()
-    for _, handle in state.turns.values():
-        handle.remove()
-    for module in model.modules():  # blocks may have been replaced by copies of them
-        take_out(module)
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            for key in [key for key, hook in hooks.items() if isinstance(hook, Injection | Turn)]:
-                del hooks[key]
+        unhook(module)
     for forward, body in state.forwards:
+        body.release()
         forward.remove(body)
     for parameter in state.frozen:
         parameter.requires_grad_(True)
@@ -311,9 +332,9 @@ def bake(model: nn.Module, length: int) -> None:
     if flows.length is not None:
         raise PlugError(f"this model is baked already, for {flows.length} positions")
     flows.bake(length)
-    for module, injection, handle in state.injections:
+    for module, injection in state.injections:
         if put_into(module, injection):
-            handle.remove()
+            unhook(module)
     record(model, {**state.options, "baked": length})
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
+from floater.pretrained.adapters import active
 from floater.pretrained.body import Body, Injection
-from floater.pretrained.clocks import Clocks, Turn, active
+from floater.pretrained.clocks import Clocks, Turn
 from floater.pretrained.families import PlugError
 from floater.pretrained.flows import Flows
 from floater.pretrained.forward import Forward, observers
@@ -26,17 +26,16 @@ class PlugState:
 
     Args:
         options: arguments of `plug` by name, as plain values.
-        injections: each projection with its injection and the handle of its hook.
-        turns: each attention module with a clock, by its name, and the handle of its hook. A handle of a
-            module that is gone cannot be copied.
+        injections: each projection with its injection.
+        turns: each attention module with a clock, by its name.
         forwards: functions of the bodies' forward passes, with the observer of each.
         frozen: parameters that were trainable before.
         origin: `name_or_path` of the model before it was plugged.
     """
 
     options: dict[str, Any]
-    injections: list[tuple[nn.Module, Injection, RemovableHandle]] = field(default_factory=list)
-    turns: dict[str, tuple[nn.Module, RemovableHandle]] = field(default_factory=dict)
+    injections: list[tuple[nn.Module, Injection]] = field(default_factory=list)
+    turns: dict[str, nn.Module] = field(default_factory=dict)
     forwards: list[tuple[Forward, Body]] = field(default_factory=list)
     frozen: list[nn.Parameter] = field(default_factory=list)
     origin: str | None = None
@@ -77,6 +76,15 @@ def plugged_around(model: nn.Module) -> nn.Module | None:
     added = [each for part in parts for each in (*observers(part), *part._forward_pre_hooks.values())]
     roots = (each.root for each in added if isinstance(each, Body | Turn))
     return next((root for root in roots if root not in parts), None)
+
+
+def unhook(module: nn.Module) -> None:
+    """Remove the hooks of a flow or a clock from a module, also from a copy, which no handle leads to."""
+    for key, hook in [*module._forward_hooks.items(), *module._forward_pre_hooks.items()]:
+        if isinstance(hook, Injection | Turn):
+            module._forward_hooks.pop(key, None)
+            module._forward_pre_hooks.pop(key, None)
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
 
 
 def check_blocks(model: nn.Module) -> None:

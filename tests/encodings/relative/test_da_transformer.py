@@ -42,3 +42,15 @@ def test_the_factor_changes_over_the_training_length_and_still_beyond_it():
     factor = build("da_transformer", **SIZES).prepare(Positions.arange(65))[0, :, 0]
     assert float((factor[:, 16] - 1).abs().max().detach()) > 0.1
     assert not torch.isclose(factor[:, 40], factor[:, 64]).any()
+
+
+@torch.no_grad()
+def test_far_distances_are_not_rounded_in_half_precision():
+    """bfloat16 has every fourth number from 512 to 1,024, and w d only three digits of any."""
+    model = build("da_transformer", **SIZES)
+    torch.nn.init.constant_(model.w, -0.01171875)  # a bfloat16
+    positions = Positions.arange(1, offset=1000)
+    exact = model.double().prepare(positions)
+    half = model.bfloat16().prepare(positions)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), exact, rtol=2**-8, atol=0)

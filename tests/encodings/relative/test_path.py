@@ -50,3 +50,15 @@ def test_logits_are_products_of_householder_matrices(name, causal):
                     product = matrices[:, slot] @ product if s < t else product @ matrices[:, slot]
                 wanted = torch.einsum("hi,hij,hj->h", q[b, t], product, k[b, s]) / WIDTH**0.5
                 torch.testing.assert_close(actual[b, :, t - slots + length, s], wanted)
+
+
+@torch.no_grad()
+def test_a_step_of_decoding_solves_for_its_query_alone(monkeypatch):
+    solved, solve = [], torch.linalg.solve_triangular
+    monkeypatch.setattr(
+        torch.linalg, "solve_triangular", lambda a, b, **k: solved.append(b.shape[-2:]) or solve(a, b, **k)
+    )
+    model, keys = build_encoding(), 40
+    q, k, w = (torch.randn(n, WIDTH) for n in (1, keys, keys))
+    model.changes(q, k, w, torch.ones(keys))
+    assert solved == [(1, keys)] * 2

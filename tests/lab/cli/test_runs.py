@@ -65,7 +65,7 @@ def test_a_finished_run_says_so(trained: object, work: Path, capsys: pytest.Capt
 
 def translate_two_lines(folder: str) -> int:
     os.chdir(folder)
-    sys.stdin = io.TextIOWrapper(io.BytesIO(b"Spain; Italy\n\n1 year ago\r\n"))
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"Spain; Italy\n\n1 year ago\r\n")))
     return main(["translate", "run", "--output", "two.de"])
 
 
@@ -81,12 +81,14 @@ def test_translating_standard_input(trained: object, work: Path) -> None:
 def test_standard_input_that_is_not_text(
     trained: object, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"Spain\n\xff\n")))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"Spain\n\xff\n"))))
     said = fails("translate", "run")
     assert said.startswith("standard input, line 2: not UTF-8 (invalid start byte); convert text of another")
 
 
-def test_translating_files(trained: object, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_translating_files(
+    trained: object, work: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = (work / "corpus" / "test.en").read_bytes()
     with gzip.open(work / "test.en.gz", "wb") as file:
         file.write(source)
@@ -96,6 +98,10 @@ def test_translating_files(trained: object, work: Path, capsys: pytest.CaptureFi
     assert main(["translate", "run", "--source", "test.en.gz", "--output", "out.de"]) == 0
     assert capsys.readouterr().out == ""
     assert (work / "out.de").read_text(encoding="utf-8") == expected
+    with (work / "test.en.gz").open("rb") as file:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(file))
+        assert main(["translate", "run"]) == 0
+    assert capsys.readouterr().out == expected
     rule = ["--reading", "interpolate=true,length=900"]
     assert main(["translate", "run", "--source", "corpus/test.en", *rule]) == 0
     assert capsys.readouterr().out.count("\n") == 6

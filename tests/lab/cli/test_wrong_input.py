@@ -52,6 +52,8 @@ def test_bad_settings_are_named(fails: Callable[..., str]) -> None:
     assert said("model.position_options.delta=a").endswith("delta is 'a'; it must be a finite number")
     assert said("training.eval_strategy=no").endswith("write false, or 'no' in quotes")
     assert "is not a multiple of changes.num_attention_heads 3" in said("model.changes.num_attention_heads=3")
+    assert said("run=''") == "mine.yaml: run is ''; it must name a directory, as . for this one"
+    assert said("data.train_source=''") == "mine.yaml: data.train_source is ''; it must name a file"
     assert said("nonsense") == "override 'nonsense': expected key=value"
     assert fails("train", "none.yaml") == (
         "none.yaml: there is no such file; floater configs lists those to begin with"

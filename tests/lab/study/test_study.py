@@ -140,6 +140,7 @@ def test_a_study_runs_once_at_a_time_and_is_reported_meanwhile(
         (["CONFIG", "models.sinusoidl={}"], "trial sinusoidl-1: unknown position model 'sinusoidl'"),
         (["CONFIG", "budget.core=2"], "did you mean 'budget.cores'?"),
         (["CONFIG", "launcher=ray"], install("ray")),
+        (["CONFIG", "folder=''"], "folder is ''; it must name a directory"),
         (["CONFIG", "budget.trial_memory=900000"], "no room for a trial"),
     ],
 )
@@ -194,6 +195,22 @@ def test_the_study_is_written_down_as_it_was_run(finished: Results) -> None:
     text = (Path(finished.settings.folder) / "study.yaml").read_text(encoding="utf-8")
     assert text.startswith(f"# floater study {finished.settings.folder}/study.yaml\n")
     assert yaml.safe_load(text)["bins"] == finished.settings.edges
+
+
+def test_a_configuration_in_the_folder_of_its_study_keeps_its_comments(
+    finished: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_inline(monkeypatch, report=False)
+    file = Path(finished.settings.folder) / "study.yaml"
+    before = file.read_text(encoding="utf-8")
+    mine = before + "# mine\n"
+    file.write_text(mine, encoding="utf-8")
+    run.study(finished.settings)
+    assert file.read_text(encoding="utf-8") == mine
+    run.study(replace(finished.settings, title="Other"))
+    assert file.read_text(encoding="utf-8") == before.replace(finished.settings.title, "Other")
+    run.study(finished.settings)
+    assert file.read_text(encoding="utf-8") == before
 
 
 def test_a_study_with_a_failed_trial_ends_with_code_1(

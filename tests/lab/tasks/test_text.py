@@ -2,6 +2,7 @@ import gzip
 import io
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import example, given
@@ -105,6 +106,21 @@ def test_gzip_that_would_fill_the_memory_is_refused(write):
     bomb = gzip.compress(bytes(2**27), mtime=0)
     with pytest.raises(DataError, match=r"bomb.gz: it unpacks to more than [\d,]+ bytes, too many for"):
         read_lines(write("bomb.gz", bomb))
+
+
+def test_a_pipe_of_gzip_has_no_size_that_bounds_its_text():
+    line = "x" * 2**20
+    packed = gzip.compress(f"{line}\n".encode() * 65, mtime=0)  # more than 64 MiB
+    reader, writer = os.pipe()
+
+    def write() -> None:
+        with open(writer, "wb") as file:
+            file.write(packed)
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(write)
+        assert read_lines(f"/dev/fd/{reader}") == [line] * 65
+    os.close(reader)
 
 
 def test_gzip_of_several_members_is_read_whole(write):

@@ -156,7 +156,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "model is missing",
     ),
     "no manifest": (lambda path: (path / MANIFEST).unlink(), "manifest.json is missing"),
-    "a cut manifest": (lambda path: os.truncate(path / MANIFEST, 9), "manifest.json cannot be read"),
+    "a cut manifest": (lambda path: os.truncate(path / MANIFEST, 9), "manifest.json is not JSON"),
     "an empty manifest": (lambda path: (path / MANIFEST).write_text("{}"), "manifest.json lists no files"),
     "a manifest of another kind": (
         lambda path: (path / MANIFEST).write_text('{"model": 3}'),
@@ -164,7 +164,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a deep manifest": (
         lambda path: (path / MANIFEST).write_text("[" * 10**5),
-        "manifest.json cannot be read",
+        "manifest.json is not JSON",
     ),
 }
 

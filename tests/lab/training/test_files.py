@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from floater.errors import DataError
-from floater.lab.training.files import save_whole, write_whole
+from floater.lab.training.files import damage, save_whole, sealed, write_whole
 
 
 def test_a_full_disk_is_an_error_of_the_file_and_leaves_what_was_there(
@@ -29,6 +29,36 @@ def test_a_full_disk_is_an_error_of_the_file_and_leaves_what_was_there(
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_whole(path, "after")
     assert (caught.value.filename, path.read_text()) == (str(path), "before")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_the_umask_decides_who_reads_a_model(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        save_whole(tmp_path / "model", SimpleNamespace(save_pretrained=_weights))
+    finally:
+        os.umask(before)
+    modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "model").iterdir()}
+    assert modes == {0o666 & ~umask}
+
+
+def test_a_model_that_cannot_be_read_is_not_called_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "model"
+    save_whole(folder, SimpleNamespace(save_pretrained=_weights))
+    read = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "model.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    why = "model.safetensors cannot be read: Permission denied"
+    assert damage(folder) == why
+    with pytest.raises(DataError, match=f"^{folder} cannot be loaded: {why}$"):
+        sealed(folder)
 
 
 def _weights(folder: Path) -> None:

@@ -19,7 +19,8 @@ class LinearTime(Precise, AddedVectors):
 
     p(t) = a t + b with learned vectors a and b, of the sequence's own times. Times are in units of
     max_length, and a and b start as torch's linear layers with one input do. Positions may be real, and there
-    is no maximum length; unlike sinusoids, vectors grow with the time.
+    is no maximum length; unlike sinusoids, vectors grow with the time. The authors' repository has Informer's
+    embeddings and a neural controlled differential equation of the time, not this function.
 
     Args:
         spec: the stack of blocks.

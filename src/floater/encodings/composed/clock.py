@@ -84,8 +84,9 @@ class Clock(Precise):
     Selective RoPE (Movahedi et al. 2025) is `rotary` with per="pair", rate="signed", a kernel of 4 and
     positions=False; RePo (Li et al. 2025) is `rotary` with rate="signed", sum=False, positions=False and
     `hidden`. Their authors start w, and Selective RoPE's convolution, with small random numbers, as `std`
-    starts w. Selective RoPE also divides the input of each head by its norm, and its base is 500,000; RePo
-    has plain rotary positions in its first blocks.
+    starts w. Selective RoPE also divides the input of each head by its norm, its w is a product of matrices
+    of a low rank, 16 by default, and its base is 500,000; RePo has plain rotary positions in its first
+    blocks.
 
     Vectors that an encoding adds have one clock in each block. It reads what the block reads, or its
     attention; no cache holds these for the tokens before, so such a model decodes without one. The sinusoids

@@ -55,7 +55,7 @@ class GridALiBi(PositionBias):
 
     def prepare(self, positions: Positions) -> Tensor:
         query, key = coordinates(positions, self.axes, "alibi_grid")
-        dtype = torch.promote_types(key.dtype, at_least_float32(self.dtype))
+        dtype = at_least_float32(self.dtype)
         difference = (key[:, None] - query[:, :, None]).to(dtype)
         distance = torch.linalg.vector_norm(difference, dim=-1)  # a root would have no gradient at zero
         bias: Tensor = -distance[:, None] * slopes(self.spec.heads, distance.device).to(dtype)[:, None, None]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from floater.encodings.card import Card
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
 from floater.encodings.timed import time_differences
@@ -70,5 +71,5 @@ class ALiBi(PositionBias):
         return self._sloped(time_differences(query, key, self.dtype))
 
     def _sloped(self, delta: Tensor) -> Tensor:
-        far = delta.abs() if delta.is_floating_point() else delta.abs().float()
+        far = delta.abs().to(at_least_float32(self.dtype))
         return -far * slopes(self.spec.heads, far.device).to(far.dtype)[:, None, None]

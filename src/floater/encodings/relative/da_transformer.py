@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from floater.encodings.card import Card, SurveyRow
 from floater.encodings.context import AttentionContext
 from floater.encodings.model import PositionModel
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
@@ -51,9 +52,10 @@ class DATransformer(PositionModel):
         nn.init.zeros_(self.v)
 
     def prepare(self, positions: Positions) -> Tensor:
-        w, v = self.w[:, None, None], self.v[:, None, None]
-        far = positions.delta.abs()[:, None].to(self.w.dtype)
-        return (F.logsigmoid(w * far - v) - F.logsigmoid(-v)).exp()
+        dtype = at_least_float32(self.w.dtype)  # half precision has no odd distances above 2,048
+        w, v = self.w[:, None, None].to(dtype), self.v[:, None, None].to(dtype)
+        far = positions.delta.abs()[:, None].to(dtype)
+        return (F.logsigmoid(w * far - v) - F.logsigmoid(-v)).exp().to(self.w.dtype)
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Tensor]) -> Tensor:
         return logits.relu() * context.state

@@ -112,9 +112,14 @@ class Dape(PositionModel):
 
     def logits(self, logits: Tensor, q: Tensor, k: Tensor, context: AttentionContext[Any]) -> Tensor:
         bias = self.inner.correlation(context.state, context.layer).to(logits.dtype)
-        both = torch.cat([logits, bias.expand_as(logits)], 1)
+        bias = bias.expand(-1, logits.shape[1], -1, -1)
         weight, hidden_bias, out = (
             part[context.layer].to(logits.dtype) for part in (self.weight, self.hidden_bias, self.out)
         )
-        hidden = F.leaky_relu(weight @ both.flatten(2) + hidden_bias[:, None])
-        return logits + bias + (out @ hidden).view(logits.shape)
+        content, position = weight.chunk(2, 1)  # a product of each is cheaper than one of their concatenation
+        hidden = (
+            torch.einsum("wh,bhts->bwts", content, logits)
+            + torch.einsum("wh,bhts->bwts", position, bias)
+            + hidden_bias[:, None, None]
+        )
+        return logits + bias + torch.einsum("hw,bwts->bhts", out, F.leaky_relu(hidden))

@@ -228,13 +228,21 @@ class Distances:
 
     def keys(self, k: Tensor, rows: Tensor) -> Tensor:
         """Return k_s . r(s - t), (batch, heads, T, S), for r (N, D) or (heads, N, D)."""
+        (length, slots), (count, dim) = self.shape, rows.shape[-2:]
+        if length * dim <= count and not torch.compiler.is_exporting():
+            # a step of decoding: products with all r would be S^2 numbers
+            index = self.index
+            if index is None:
+                query, key = (torch.arange(n, device=rows.device) for n in self.shape)
+                index = (length - 1 - query)[None, :, None] + key
+            vectors = rows.to(k.dtype)[..., index, :]
+            return torch.einsum("bhsd,hbtsd->bhts", k, vectors if rows.ndim == 3 else vectors[None])
         if (each := self._each(k, rows)) is not None:
             return torch.einsum("bhsd,htsd->bhts" if each.ndim == 4 else "bhsd,tsd->bhts", k, each)
         if self.index is not None:
             dots = _dots(k, rows)
             index = self.index.transpose(1, 2)[:, None]
             return dots.gather(-1, index.expand(*dots.shape[:-1], -1)).transpose(-1, -2)
-        (length, slots), count = self.shape, len(self.values)
         dots = _dots(k, rows.flip(-2))
         flat = dots.flatten(-2)[..., slots:]
         return flat.view(*flat.shape[:-1], slots, count - 1)[..., :length].transpose(-1, -2)

@@ -12,6 +12,7 @@ from floater.encodings.card import Card
 from floater.encodings.checks import at_least_one
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
@@ -155,15 +156,12 @@ class Fire(PositionBias):
 
     def block_bias(self, state: FireState, block: int) -> DistanceBias | Tensor:
         """Return the bias of a block, of the distance or (batch or 1, heads, T, S)."""
-        # half precision has no odd number above 2,048
-        dtype = torch.promote_types(self.c.dtype, torch.float32)
+        dtype = at_least_float32(self.c.dtype)  # half precision has no odd number above 2,048
         limit = self.multiplier[block].to(dtype).abs() * self.threshold
         if state.distances is not None and state.near[block]:
             return DistanceBias(state.distances, self.function(-state.distances.values, limit, block))
         query, key = state.positions.query[:, :, None], state.positions.key[:, None]
-        later = torch.maximum(query, key)
-        dtype = torch.promote_types(dtype, later.dtype)
-        limit = torch.maximum(later.to(dtype), limit.to(dtype))
+        limit = torch.maximum(torch.maximum(query, key).to(dtype), limit)
         return self.function(query - key, limit, block).transpose(0, 1)
 
     def function(self, back: Tensor, limit: Tensor, block: int) -> Tensor:

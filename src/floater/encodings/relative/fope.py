@@ -108,12 +108,12 @@ class FoPE(PositionModel):
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Waves]) -> QKV:
         dtype = at_least_float32(q.dtype)
         sin, cos = (
-            self._series(waves.to(dtype), coefficients[context.layer].to(dtype))
+            self._series(waves, coefficients[context.layer]).to(dtype)
             for waves, coefficients in ((context.state.sin, self.sine), (context.state.cos, self.cosine))
         )
         return turn(q, sin, cos, "half"), turn(k, sin, cos, "half"), v
 
     def _series(self, waves: Tensor, coefficients: Tensor) -> Tensor:
-        # a sum, as autocast rounds what goes into a matrix product
-        series = (waves[..., None] * coefficients).sum(-2)
+        # in double precision, in which autocast rounds no product
+        series = torch.einsum("btow,hws->bths", waves, coefficients.to(waves.dtype))
         return F.pad(series, (0, self.width // 2 - series.shape[-1]), value=1.0)

@@ -10,6 +10,7 @@ from torch import Tensor
 from floater.encodings.card import Card
 from floater.encodings.context import AttentionContext
 from floater.encodings.errors import PositionError
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias, bias_of_distance
 from floater.encodings.spec import StackSpec
@@ -72,6 +73,6 @@ class Gaussian(PositionBias):
         return logits.exp() / (self.std * math.sqrt(2 * math.pi))
 
     def _gaussian(self, delta: Tensor) -> Tensor:
-        delta = delta if delta.is_floating_point() else delta.float()
+        delta = delta.to(at_least_float32(self.dtype))
         centres = torch.stack([delta.new_full((1, 1), offset) for offset in self.offsets])
         return -((delta - centres) / self.std).square() / 2

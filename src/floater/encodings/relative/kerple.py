@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from floater.encodings.card import Card
 from floater.encodings.checks import one_of
+from floater.encodings.precise import at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import DistanceBias, PositionBias
 from floater.encodings.relative.distances import Distances
@@ -121,8 +122,7 @@ class Kerple(PositionBias):
             _confined(parameter[block], most).view(-1, *[1] * min(far.ndim, 2))
             for parameter, most in ((self.r1, torch.inf), (self.r2, _MOST[self.kind]))
         )
-        # half precision has no odd distances above 2,048
-        far = far.to(torch.promote_types(far.dtype, torch.promote_types(r1.dtype, torch.float32)))
+        far = far.to(at_least_float32(r1.dtype))  # half precision has no odd distances above 2,048
         if self.kind == "log":
             kernel = torch.log1p(r2 * far)
         else:  # at 0 the slope of a power below 1 is infinite, and a clock's gradient would not be a number

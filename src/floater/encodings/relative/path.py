@@ -39,9 +39,9 @@ class Path(PositionModel):
     There all weights start normal with one standard deviation, those of the convolution too; so they do here
     where the Transformer's have one. Else the convolution starts as torch's do.
 
-    All products of a row of S tokens result from one triangular system (the UT transform, section 3.2); here
-    it is solved at once, in time S^3. Keys carry w and beta in the cache. The paper is causal; a later key is
-    transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
+    All products of T queries and S keys result from one triangular system (the UT transform, section 3.2);
+    here it is solved at once, in time T S^2. Keys carry w and beta in the cache. The paper is causal; a later
+    key is transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
 
     Beside a rotation in a composition the logits are the rotated products plus what H_t ... H_{s+1} changes
     in the plain ones, which keeps both relative.
@@ -135,18 +135,16 @@ class Path(PositionModel):
         """
         shift = k.shape[-2] - q.shape[-2]
         system = (beta[..., None] * (w @ w.mT)).tril(-1)
-        query_dots, key_dots = q @ w.mT, w @ k.mT
+        query_dots, key_dots, beta = q @ w.mT, w @ k.mT, beta[..., None, :]
 
-        def solve(right: Tensor, transposed: bool) -> Tensor:
-            matrix = system.mT if transposed else system
+        def solve(queries: Tensor, transposed: bool) -> Tensor:
+            # from the side of the queries: a step of decoding has one, and S keys
             solved: Tensor = torch.linalg.solve_triangular(
-                matrix, right, upper=transposed, unitriangular=True
+                system.mT if transposed else system, queries, upper=transposed, left=False, unitriangular=True
             )
             return solved
 
-        earlier = solve(beta[..., None] * key_dots.tril(-1), False)
-        change = -query_dots.tril(shift) @ earlier
+        change = -(solve(query_dots.tril(shift), False) * beta) @ key_dots.tril(-1)
         if self.spec.causal:
             return change
-        later = beta[..., None] * solve(key_dots.triu(), True)
-        return change - query_dots.triu(shift + 1) @ later
+        return change - solve(query_dots.triu(shift + 1) * beta, True) @ key_dots.triu()

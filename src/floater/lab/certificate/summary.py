@@ -69,7 +69,7 @@ def _short_claim(record: Record, method: Method) -> Claim:
         evidence = f"{shorts[0]['tokens']:,} tokens: largest difference of a token's loss {largest:.2g}"
         return Claim("short inputs unchanged, bit for bit", all(short["equal"] for short in shorts), evidence)
     change = short_change(record, method) or 0.0
-    text = f"loss of short inputs within {SHORT_GOAL:.1%}; the method promises no equality"
+    text = f"loss of short inputs changed by at most {SHORT_GOAL:.1%}; the method promises no equality"
     return Claim(text, abs(change) <= SHORT_GOAL, f"{change:+.2%} within {record.old:,} tokens")
 
 

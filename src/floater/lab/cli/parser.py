@@ -53,6 +53,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parsed.task_options = rest  # the task of the run knows them
     elif rest:
         parser.refuse(rest[0])
+    if empty := [name for name, value in vars(parsed).items() if value == "" != parser.get_default(name)]:
+        parser.error(f"{empty[0].replace('_', '-')} is empty; a variable of the shell may not be set")
     try:
         return argparse.Namespace(**expand_home(vars(parsed)))
     except ValueError as error:

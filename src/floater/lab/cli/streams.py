@@ -89,8 +89,10 @@ def is_unread(stream: Any) -> bool:
 def usable_streams() -> Iterator[None]:
     """Make the standard streams usable until the end of the block, whatever their initial state.
 
-    Standard error survives the loss of its reader. Closed streams are opened on the null device, because the
-    next file that is opened would get their numbers, and what is written to a stream would end up in it.
+    Standard error survives the loss of its reader. A character that the encoding of standard output lacks, as
+    Latin-1 does a dash, is written as its escape, as Python does on standard error. Closed streams are opened
+    on the null device, because the next file that is opened would get their numbers, and what is written to a
+    stream would end up in it.
     """
     for number in range(3):
         try:
@@ -102,9 +104,16 @@ def usable_streams() -> Iterator[None]:
     if sys.stdout is None:
         sys.stdout = ClosedOutput()
     sys.stderr = ClosedOutput() if sys.stderr is None else LastingStream(sys.stderr)
+    output: Any = sys.stdout
+    is_strict = isinstance(output, io.TextIOWrapper) and output.errors == "strict"
+    if is_strict:
+        output.reconfigure(errors="backslashreplace")
     try:
         yield
     finally:
+        if is_strict:
+            with suppress(OSError, ValueError):  # it is flushed, and may be closed
+                output.reconfigure(errors="strict")
         sys.stdout, sys.stderr = before
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from floater.errors import DataError
-from floater.lab.settings import dump
+from floater.lab.settings import SettingsError, dump, make, read
 from floater.lab.study import figures, glue_curves, glue_table
 from floater.lab.study.grid import Grid, grid, tuned
 from floater.lab.study.launch import choose_launcher, run_trials
@@ -23,6 +23,14 @@ from floater.lab.training.run import SETTINGS as RUN_SETTINGS
 
 SETTINGS, GLUE = "study.yaml", "glue.md"
 logger = logging.getLogger(__name__)
+
+
+def _write_settings(file: Path, settings: StudySettings) -> None:
+    """Write the settings of a study, unless the file has them: with comments, if a person wrote it."""
+    with suppress(SettingsError):
+        if file.is_file() and make(StudySettings, read(file), str(file)) == settings:
+            return
+    write_whole(file, f"# floater study {file}\n" + dump(settings))
 
 
 def _run(trials: Grid, launcher: Launcher, settings: StudySettings, *, first: bool) -> None:
@@ -74,7 +82,7 @@ def study(settings: StudySettings, origin: str = "study", *, train: bool = True)
             launcher = None
             if trials.trials:
                 launcher = choose_launcher(settings.launcher, settings.budget, folder, settings.slurm)
-            write_whole(folder / SETTINGS, f"# floater study {folder / SETTINGS}\n" + dump(settings))
+            _write_settings(folder / SETTINGS, settings)
             if launcher is not None:
                 _run(trials, launcher, settings, first=True)
                 before = {trial.name for trial in trials.trials}

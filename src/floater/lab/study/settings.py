@@ -257,6 +257,8 @@ class StudySettings:
     def __post_init__(self) -> None:
         paths = ("folder", "settings", "models", "axes", "tests", "checkpoints", "short_to_long")
         expand_fields(self, *paths)
+        if not self.folder:
+            raise ValueError("folder is ''; it must name a directory, as . for this one")
         check_numbers(self, samples=100)
         if self.launcher != "slurm":
             check_read(self, ["slurm"], "launcher 'slurm'")

@@ -74,7 +74,7 @@ def attempt(folder: Path, name: str) -> int:
 
 def train_trial(folder: Path, name: str) -> int:
     """Train a trial in this process and others of a launcher; return the exit code, as `attempt` does."""
-    return _recorded(lambda *trial: _train(*trial)[-1], folder, name)
+    return _recorded(_train, folder, name)
 
 
 def error_file(folder: Path, name: str) -> Path:

@@ -326,6 +326,11 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         expand_fields(self)
+        if not self.run:
+            raise ValueError("run is ''; it must name a directory, as . for this one")
+        for name, value in vars(self.data).items():
+            if value == "" and name.startswith(("train", "valid")):  # a path would be this directory
+                raise ValueError(f"data.{name} is ''; it must name a file")
         for level in self.model.levels if isinstance(self.model, Model) else ():
             if "refresh_every" in options(level.position):
                 check_trained_flow(self.training)

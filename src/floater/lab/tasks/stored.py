@@ -24,13 +24,6 @@ logger = logging.getLogger(__name__)
 LARGE = 2**24
 """Bytes of data files from which the examples are stored; those of smaller ones stay in memory."""
 _TREE = "tree.json"
-
-
-def is_large(size: int) -> bool:
-    """Return whether the examples of data files with a number of bytes are stored."""
-    return size > LARGE
-
-
 Store = Callable[..., Any]
 """A function of a name, a function that makes a value, and the processor that the value depends on."""
 
@@ -49,7 +42,7 @@ def store_of(task: Any, settings: Any, data: RunData, folder: Path) -> Store:
         data: record of its data.
         folder: directory of the files.
     """
-    if not (task.stored and is_large(data.size)):
+    if not (task.stored and data.size > LARGE):
         return unstored
 
     def in_files(what: str, make: Callable[[], Any], *processors: Any) -> Any:

@@ -19,6 +19,7 @@ UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
 """Name of the manifest of a sealed directory: size and SHA-256 of each other file. It is written last."""
+_UNREADABLE = "cannot be read"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOADED = (".json", ".safetensors", ".bin", ".pt", ".pth", ".py", ".model", ".jinja")
 
@@ -126,6 +127,9 @@ def seal(folder: Path) -> None:
     parts = {path.relative_to(folder).as_posix(): _fingerprint(path) for path in files}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")
+    for path in folder.rglob("*.safetensors"):  # which only their owner may read, whatever the umask
+        with suppress(PermissionError):
+            path.chmod(manifest.stat().st_mode)
     sync(manifest)
     sync(folder)
 
@@ -159,6 +163,8 @@ def sealed(folder: Path) -> Path:
         DataError: if the directory differs from what was sealed; the message names the file.
     """
     if (folder / MANIFEST).exists() and (why := damage(folder)) is not None:
+        if _UNREADABLE in why:
+            raise DataError(f"{folder} cannot be loaded: {why}")
         raise DataError(
             f"{folder} is not as it was written: {why}; if you changed it on purpose, remove {MANIFEST} there"
         )
@@ -185,8 +191,10 @@ def damage(folder: Path | str) -> str | None:
         parts: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except (OSError, ValueError, RecursionError) as error:
-        return f"{MANIFEST} cannot be read: {error}"
+    except OSError as error:
+        return f"{MANIFEST} {_UNREADABLE}: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        return f"{MANIFEST} is not JSON: {error}"
     if not isinstance(parts, dict) or not parts:
         return f"{MANIFEST} lists no files"
     for name, expected in parts.items():
@@ -199,7 +207,7 @@ def damage(folder: Path | str) -> str | None:
             if _fingerprint(path) != expected:
                 return f"{name} has changed since it was written"
         except OSError as error:
-            return f"{name} cannot be read: {error.strerror}"
+            return f"{name} {_UNREADABLE}: {error.strerror}"
     for path in sorted(folder.iterdir()):
         if path.suffix in _LOADED and path.name not in {MANIFEST, *parts}:
             return f"{path.name} was added after it was written"

@@ -152,10 +152,12 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
         return None
     words: Any = arguments.get("input_ids")
     words = arguments.get("inputs_embeds") if words is None else words
-    first = 0 if padding is None else padding + 1
     cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
     if cache is None and isinstance(arguments.get("cache"), Cache):  # its name since Transformers 5.24
         cache = arguments["cache"]
+    elif arguments.get("cache") is not None:  # continuous batching counts from 0 for all models
+        padding = None
+    first = 0 if padding is None else padding + 1
     length, cached = words.shape[1], 0 if cache is None else cache.get_seq_length()
     ids = arguments.get("position_ids")
     counts = ids is not None and padding is not None and cache is not None

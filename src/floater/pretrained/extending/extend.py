@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from floater.errors import first_line
+from floater.flow.autograd import outside_inference_mode
 from floater.flow.checks import is_count
 from floater.pretrained.extending.dry_run import DryRun, check_extended
 from floater.pretrained.extending.errors import ExtendError
@@ -165,6 +166,7 @@ def _lengthen_generation(model: Any, summary: Extension) -> None:
         generation.max_length = summary.new
 
 
+@outside_inference_mode
 def _extend(model: nn.Module, length: int, method: str | None, options: dict[str, Any]) -> Extension:
     """Extend a model as `extend` does; after an error it may be changed in part."""
     dry_run = DryRun(model)

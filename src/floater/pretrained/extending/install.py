@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from floater.encodings.relative.floater_relative import FloaterRelative
 from floater.encodings.sharded import gather_weights, whole_gradient
 from floater.flow.checks import is_count
-from floater.pretrained.clocks import active
+from floater.pretrained.adapters import active
 from floater.pretrained.extending import attention, biases, clex, native, rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.pairs import attention_modules

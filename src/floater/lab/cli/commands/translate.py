@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from floater.lab.tasks.corpora.text import decode_lines
+    from floater.lab.tasks.corpora.text import lines_of_file
     from floater.lab.tasks.translation import Translation
     from floater.lab.tasks.translation.data import read_sources, refuse_text
     from floater.lab.training.model import available_device
@@ -75,5 +75,5 @@ def run(arguments: argparse.Namespace) -> None:
         raise DataError("standard input is closed; name the text with --source FILE")
     else:
         refuse_text("standard input", settings and settings.data)
-        lines, fields = decode_lines(sys.stdin.buffer, "standard input"), None
+        lines, fields = [*lines_of_file(sys.stdin.buffer, "standard input")], None
     write_lines(translator(lines, fields), arguments.output)

@@ -6,6 +6,8 @@ import json
 import lzma
 import os
 import re
+import stat
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,28 +90,46 @@ def iter_lines(path: Path) -> Iterator[str]:
     Raises:
         DataError: see `read_lines`.
     """
-    name, kind = os.fspath(path), ""
+    name = os.fspath(path)
     try:
         with open(name, "rb") as file:
-            begin = file.peek(1)  # all that is buffered
-            for ending, (kind, magic, unpack) in PACKED.items():
-                if begin.startswith(magic):
-                    most = most_unpacked(os.fstat(file.fileno()).st_size)
-                    with unpack(file) as unpacked:
-                        yield from _decoded(_bounded(unpacked, name, most), name)
-                    return
-                if name.lower().endswith(ending):
-                    raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
-            for magic, what in _PACKED_OTHERWISE.items():
-                if begin.startswith(magic):
-                    raise DataError(f"{name}: {what}, not text; unpack it")
-            yield from _decoded(file, name)
+            yield from lines_of_file(file, name)
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
+
+
+def lines_of_file(file: Any, name: str) -> Iterator[str]:
+    """Yield the lines of a file that is open in binary mode, as `read_lines` reads them.
+
+    Args:
+        file: the file, or a pipe, with the method `peek` of a `io.BufferedReader`.
+        name: its name in messages.
+
+    Raises:
+        DataError: see `read_lines`.
+        OSError: if it cannot be read.
+    """
+    kind, begin = "", file.peek(1)  # all that is buffered
+    try:
+        for ending, (kind, magic, unpack) in PACKED.items():
+            if begin.startswith(magic):
+                status = os.fstat(file.fileno())
+                most = most_unpacked(status.st_size) if stat.S_ISREG(status.st_mode) else sys.maxsize - 1
+                with unpack(file) as unpacked:
+                    yield from _decoded(_bounded(unpacked, name, most), name)
+                return
+            if name.lower().endswith(ending):
+                raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
+        for magic, what in _PACKED_OTHERWISE.items():
+            if begin.startswith(magic):
+                raise DataError(f"{name}: {what}, not text; unpack it")
+        yield from _decoded(file, name)
     except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{name}: corrupt {kind} file ({error})") from error
     except OSError as error:
-        if error.errno is None:  # bzip2 has no exception of its own
-            raise DataError(f"{name}: corrupt {kind} file ({error})") from error
-        raise DataError(f"{name}: cannot be read ({error.strerror or error})") from error
+        if error.errno is not None:  # bzip2 has no exception of its own
+            raise
+        raise DataError(f"{name}: corrupt {kind} file ({error})") from error
 
 
 def read_json(path: Path) -> Any:

@@ -16,7 +16,7 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_whole_is_extended_or_refused(name: str) -> None:
+def test_a_composite_model_is_extended_or_refused(name: str) -> None:
     from transformers import CONFIG_MAPPING
 
     import families
@@ -27,7 +27,7 @@ def test_a_whole_is_extended_or_refused(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_whole_of_the_installed_version() -> None:
+def test_every_composite_model_of_the_installed_version() -> None:
     """Three minutes of a core."""
     import families
     import tiny_configs
