@@ -20,13 +20,13 @@ PAGE = DOCS / "events.md"
 FILE = DOCS / "events" / "scores.csv"
 RIVALS = DOCS / "events" / "rivals.csv"
 RATES = DOCS / "events" / "rates.csv"
+ORDERS = DOCS / "events" / "orders.csv"
 TESTS = {"as_trained": "in pieces as in training", "in_512": "in pieces of 512"}
 METRICS = {
     "nll": ("nats", 3),
     "nll_time": ("nats of the time", 3),
     "nll_type": ("nats of the type", 3),
     "accuracy": ("accuracy, %", 2),
-    "mae": ("error, days", 3),
 }
 """Heads of columns, and decimals."""
 PAIRS = (
@@ -43,6 +43,16 @@ RIVAL_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "float
 """Those with the rivals of the flow over distances."""
 RATE_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "dynamic_bias"))
 """Those of the study with a higher rate."""
+ORDER_PAIRS = (
+    ("floater_relative", "distance_mlp"),
+    ("floater_relative", "dynamic_bias"),
+    ("floater", "sinusoidal"),
+    ("floater_relative", "floater_relative-index"),
+    ("sinusoidal", "sinusoidal-index"),
+    ("floater_relative", "none"),
+    ("floater", "none"),
+)
+"""Those of the study of orders of a market."""
 
 
 def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:
@@ -52,14 +62,15 @@ def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:
     return {name: {seed: of[seed] for seed in sorted(seeds)} for name, of in by_variant.items()}
 
 
-def by_variant(file: Path) -> str:
+def by_variant(file: Path, unit: str = "days") -> str:
     """Return means and deviations over the seeds, the lowest negative log-likelihood first."""
-    of = {metric: scores(file, "as_trained", metric) for metric in METRICS}
+    metrics = METRICS | {"mae": (f"error, {unit}", 3 if unit == "days" else 2)}
+    of = {metric: scores(file, "as_trained", metric) for metric in metrics}
     longer = scores(file, "in_512", "nll")
     lines = []
     for name in sorted(of["nll"], key=lambda name: mean(of["nll"][name].values())):
         line = {"encoding": words(name)}
-        for metric, (title, digits) in METRICS.items():
+        for metric, (title, digits) in metrics.items():
             line[title] = spread([*of[metric][name].values()], digits)
         lines.append(line | {"nats in 512": spread([*longer[name].values()], 3)})
     return table(lines)
@@ -90,4 +101,6 @@ def written() -> dict[str, str]:
         "events rivals tests": compared(RIVAL_PAIRS, FILE, RIVALS),
         "events rates": by_variant(RATES),
         "events rates tests": compared(RATE_PAIRS, RATES),
+        "events orders": by_variant(ORDERS, "ms"),
+        "events orders tests": compared(ORDER_PAIRS, ORDERS),
     }
