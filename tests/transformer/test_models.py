@@ -7,6 +7,7 @@ from transformer_cases import POSITIONS, VOCABULARY, build_model, config, tokens
 from transformers import Trainer, TrainingArguments
 
 from floater.transformer import (
+    FloaterConfig,
     FloaterForCausalLM,
     FloaterForConditionalGeneration,
     FloaterForMaskedLM,
@@ -257,3 +258,14 @@ def test_accumulated_gradients_of_hugging_faces_trainer_are_those_of_the_whole_b
         updates.append({name: p.detach() - before[name] for name, p in model.named_parameters()})
     for name, update in updates[0].items():
         torch.testing.assert_close(updates[1][name], update, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("position", ["dynamic_bias", "floater_cde", "liere", "mtan", "rnn"])
+def test_encodings_that_switch_off_autocast_run_without_values(position):
+    """The device "meta" has no autocast."""
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+    with torch.device("meta"):
+        model = FloaterModel(FloaterConfig(vocab_size=11, training_length=16, position=position, **sizes))
+    with torch.no_grad():
+        out = model(input_ids=torch.ones(2, 9, dtype=torch.long, device="meta")).last_hidden_state
+    assert (out.shape, out.device.type) == ((2, 9, 32), "meta")

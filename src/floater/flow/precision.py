@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
 from threading import Lock
 from typing import Any
@@ -19,6 +19,17 @@ def wide_dtype(device: torch.device) -> torch.dtype:
     state is only rows x dim numbers; its float64 costs nothing compared with the products.
     """
     return torch.float32 if device.type == "mps" else torch.float64
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Switch off autocast on the device of a tensor; the device "meta" has none.
+
+    Example:
+        >>> with torch.autocast("cpu"), without_autocast(x := torch.ones(2, 2)):
+        ...     (x @ x).dtype
+        torch.float32
+    """
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 @contextmanager

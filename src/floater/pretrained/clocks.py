@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from floater._hf import cache_in
 from floater.encodings.checks import one_of
 from floater.encodings.composed.clock import RATES
-from floater.flow.precision import wide_dtype
+from floater.flow.precision import wide_dtype, without_autocast
 from floater.positions.tracing import in_context_parallel
 from floater.pretrained.adapters import active
 from floater.pretrained.arguments import joins_texts, refuse_positions
@@ -75,7 +75,7 @@ class Clocks(nn.Module):
 
     def forward(self, x: Tensor, index: int) -> Tensor:
         """Return by how much time advances more than one at tokens (batch, T, width): (batch, T)."""
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             weight, bias = (part[index].float().to(x.device) for part in (self.weight, self.bias))
             rate = RATES[self.rate](F.linear(x.float(), weight[None])[..., 0] + bias)
         return rate if self.rate == "angle" else rate - 1

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from floater.flow.precision import without_autocast
+
 _CHUNK = 64  # tokens between which sums of keys and values are kept
 
 
@@ -120,7 +122,7 @@ def linear_attention(
         [3.0, 3.0, 3.0]
     """
     wide = torch.promote_types(v.dtype, torch.float32)  # sums over a text pass the range of float16
-    with torch.autocast("cpu" if v.is_meta else v.device.type, enabled=False):
+    with without_autocast(v):
         q, k = q.to(wide) * scale**0.5, k.to(wide) * scale**0.5
         out = _ratio(q, k, v.to(wide), mask, causal, w)
     return out.to(v.dtype)

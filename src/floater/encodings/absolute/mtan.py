@@ -14,6 +14,7 @@ from floater.encodings.registry import register
 from floater.encodings.relative.bias import product_terms
 from floater.encodings.spec import StackSpec
 from floater.encodings.terms import AttentionTerms
+from floater.flow.precision import without_autocast
 from floater.positions import Positions
 
 
@@ -93,7 +94,7 @@ class MTAN(Precise):
     def projected(self, q: Tensor, state: Positions, layer: int) -> tuple[Tensor, Tensor]:
         """Return the scaled W phi(t) + b and V phi(s) + c of each head, (batch or 1, heads, T or S, D)."""
         heads = self.spec.heads
-        with torch.autocast(q.device.type, enabled=False):  # half precision has three digits of a time
+        with without_autocast(q):  # half precision has three digits of a time
             times = [state.query] if state.key is state.query else [state.query, state.key]
             features = [self.features(each, layer) for each in times]
             parts = [

@@ -13,6 +13,7 @@ from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.flow import sinusoid
+from floater.flow.precision import without_autocast
 from floater.positions import Positions
 
 _FARTHEST = 2**20
@@ -101,7 +102,7 @@ class Recurrent(AddedVectors):
         )
         z = z.to(self.start.dtype)
         p: list[Tensor] = [self.start]
-        with torch.autocast(query.device.type, enabled=False):  # rounding would add up over the length
+        with without_autocast(query):  # rounding would add up over the length
             for i in range(length - 1):
                 state = p[-1]
                 for cell in self.cells:

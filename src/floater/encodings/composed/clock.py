@@ -23,7 +23,7 @@ from floater.encodings.registry import build_for, catalogue, register
 from floater.encodings.relative.bias import describe_as
 from floater.encodings.spec import StackSpec
 from floater.encodings.timed import TimedBias, TimedRotation, TimedVectors
-from floater.flow.precision import wide_dtype
+from floater.flow.precision import wide_dtype, without_autocast
 from floater.positions import Positions
 
 
@@ -278,7 +278,7 @@ class Clock(Precise):
     def driven(self, x: Tensor, layer: int) -> Tensor:
         """Return w x of inputs (batch, T, dim) for each clock, (batch, T, heads or 1, pairs)."""
         x = x.to(at_least_float32(x.dtype))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             if self.gate is not None and self.content is not None:
                 gate, content = (part[layer].to(x.dtype) for part in (self.gate, self.content))
                 x = F.silu(F.linear(x, gate)) * F.linear(x, content)

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from floater.flow.precision import without_autocast
+
 
 class PointerNetwork(nn.Module):
     """p(picks | x) = prod_t p(pick_t | picks before it, x), over the remaining items (section 2.3).
@@ -48,7 +50,7 @@ class PointerNetwork(nn.Module):
         picks = slots.repeat(batch, 1)
         if not length:
             return picks
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             x, keys = self._read(x, lengths)
             left = slots < lengths[:, None]
             last, hidden = self.first.expand(batch, 1, -1), None
@@ -74,7 +76,7 @@ class PointerNetwork(nn.Module):
             >>> pointer.loss(items, torch.tensor([1]), torch.tensor([[0]])).item()  # there is no other pick
             0.0
         """
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             x, keys = self._read(x, lengths)
             picked = x.gather(1, picks[:, :-1, None].expand(-1, -1, x.shape[-1]))
             queries, _ = self.picker(torch.cat([self.first.expand(len(x), 1, -1), picked], dim=1))

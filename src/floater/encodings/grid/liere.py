@@ -16,7 +16,7 @@ from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
-from floater.flow.precision import wide_dtype
+from floater.flow.precision import wide_dtype, without_autocast
 from floater.positions import Positions
 
 
@@ -87,7 +87,7 @@ class LieRE(Precise):
         upper[:, :, row, column] = self.entries[layer].to(dtype)
         skew = (upper - upper.mT).view(self.axes, self.spec.heads, -1, self.size, self.size)
         coordinate = state.to(dtype)[..., None, None, None, None]
-        with torch.autocast(state.device.type, enabled=False):  # a rounded generator is another rotation
+        with without_autocast(state):  # a rounded generator is another rotation
             rotations: Tensor = torch.linalg.matrix_exp((coordinate * skew).sum(2))
         return rotations
 

@@ -14,6 +14,7 @@ from floater.encodings.relative.distances import Distances
 from floater.encodings.relative.knots import interpolate, knots
 from floater.encodings.spec import StackSpec
 from floater.encodings.timed import time_differences
+from floater.flow.precision import without_autocast
 from floater.positions import Positions
 
 _FAR = 2.0**20  # times of a clock beyond it have the bias continued in a straight line
@@ -90,7 +91,7 @@ class DynamicBias(PositionBias):
         if self.log_distance:
             x = x.sign() * x.abs().log1p()
         # half precision has no odd distances above 2,048
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             for linear in self.layers:
                 assert isinstance(linear, nn.Linear)
                 x = F.silu(F.linear(x, linear.weight.to(dtype), linear.bias.to(dtype)))

@@ -20,7 +20,7 @@ from floater.encodings.registry import register
 from floater.encodings.relative.quaternions import Quaternion, conjugate, cumulative, exponential, product
 from floater.encodings.relative.waves import frequencies
 from floater.encodings.spec import StackSpec
-from floater.flow.precision import wide_dtype
+from floater.flow.precision import wide_dtype, without_autocast
 from floater.positions import Positions
 
 
@@ -148,7 +148,7 @@ class FloaterCDE(PositionModel):
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Driven]) -> QKV:
         x = context.x.to(at_least_float32(k.dtype))
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             driven = F.linear(x, self.weight[context.layer].to(x.dtype)).view(*k.shape[:-1], self.entries)
         return q, carry(k, driven), v
 
