@@ -328,7 +328,7 @@ class RunSettings:
         expand_fields(self)
         if not self.run:
             raise ValueError("run is ''; it must name a directory, as . for this one")
-        for name, value in vars(self.data).items():
+        for name, value in getattr(self.data, "__dict__", {}).items():
             if value == "" and name.startswith(("train", "valid")):  # a path would be this directory
                 raise ValueError(f"data.{name} is ''; it must name a file")
         for level in self.model.levels if isinstance(self.model, Model) else ():

@@ -78,7 +78,7 @@ def test_far_gaps_have_finite_gradients(kind, gap):
 def test_a_clock_that_ticks_evenly_has_a_finite_likelihood():
     none = np.zeros((50, 0))
     sequence = EventSequence("a", 7.0 * np.arange(50), ("x",) * 50, none, none > 0)
-    settings = EventsSettings(run="", data=Data(train="", columns=Columns()))
+    settings = EventsSettings(run="run", data=Data(train="events.csv", columns=Columns()))
     mean, std = configured(settings, [sequence]).log_gap
     head = LogNormalMixture(torch.zeros(2, 6), mean, std)
     assert bool((head.log_prob(torch.tensor([7.0, 7.001])) > -10).all())

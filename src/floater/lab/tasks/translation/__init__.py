@@ -408,7 +408,7 @@ def text_of(settings: TranslationSettings | None) -> Texts:
     Example:
         >>> from floater.lab.tasks.translation.settings import Data
         >>> data = Data(train_source="a", train_target="b", valid_source="c", valid_target="d", moses=True)
-        >>> texts = text_of(TranslationSettings(run="", data=data))
+        >>> texts = text_of(TranslationSettings(run="run", data=data))
         >>> texts.source(["It’s well-known."]), texts.plain(["Das ist wohl @-@ bekannt ."])
         (['It &apos;s well @-@ known .'], ['Das ist wohl-bekannt.'])
     """
