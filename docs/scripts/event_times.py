@@ -43,16 +43,8 @@ RIVAL_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "float
 """Those with the rivals of the flow over distances."""
 RATE_PAIRS = (("floater_relative", "distance_mlp"), ("floater_relative", "dynamic_bias"))
 """Those of the study with a higher rate."""
-ORDER_PAIRS = (
-    ("floater_relative", "distance_mlp"),
-    ("floater_relative", "dynamic_bias"),
-    ("floater", "sinusoidal"),
-    ("floater_relative", "floater_relative-index"),
-    ("sinusoidal", "sinusoidal-index"),
-    ("floater_relative", "none"),
-    ("floater", "none"),
-)
-"""Those of the study of orders of a market."""
+ORDER_PAIRS = (("floater_relative", "distance_mlp"), *PAIRS[:-1])
+"""Those of the study of orders of a market, which has no clock."""
 
 
 def scores(file: Path, test: str, metric: str) -> dict[str, BySeed]:

@@ -127,9 +127,11 @@ def seal(folder: Path) -> None:
     parts = {path.relative_to(folder).as_posix(): _fingerprint(path) for path in files}
     manifest = folder / MANIFEST
     manifest.write_text(json.dumps(parts, indent=1) + "\n", encoding="utf-8")
-    for path in folder.rglob("*.safetensors"):  # which only their owner may read, whatever the umask
-        with suppress(PermissionError):
-            path.chmod(manifest.stat().st_mode)
+    mode = manifest.stat().st_mode
+    for path in files:
+        if path.suffix == ".safetensors":  # which only their owner may read, whatever the umask
+            with suppress(PermissionError):
+                path.chmod(mode)
     sync(manifest)
     sync(folder)
 
