@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from floater.lab.tasks.corpora.problems.arithmetic import (
     addition,
     binary_addition,
+    binary_majority,
+    interleaved_majority,
     majority,
     parity,
     poly,
@@ -74,6 +76,46 @@ def test_the_majority_is_the_mode_and_the_only_one(length: int, symbols: int, se
     assert all(other < count for _, other in others)
     assert len(question) == counted == length
     assert set(map(int, question)) <= set(range(symbols))
+
+
+@given(lengths, st.integers(0, 40), seeds)
+def test_the_majority_of_bits_has_more_than_half(least: int, more: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    question, answer, counted, _ = binary_majority(least, random)
+    assert 2 * question.count(answer[0]) > len(question) == counted == least
+    assert {*question} <= {"0", "1"}
+    if not any(n % 3 == 0 for n in range(least, least + more + 1)):
+        with pytest.raises(ValueError, match=f"no length from {least} to {least + more} is a multiple of 3"):
+            interleaved_majority(least, least + more, random)
+        return
+    question, answer, counted, _ = interleaved_majority(least, least + more, random)
+    assert least <= len(question) == counted <= least + more
+    for first, most in enumerate(answer):  # every third bit from the first, from the second, from the third
+        assert 2 * question[first::3].count(most) > len(question) / 3
+    assert len(answer) == 3
+
+
+def test_the_number_of_ones_is_uniform_without_half_of_them() -> None:
+    """Of 0, 1, 3 and 4 ones a quarter each; within five standard deviations."""
+    random = np.random.default_rng(0)
+    drawn = [binary_majority(4, random).question for _ in range(4000)]
+    drawn += [interleaved_majority(12, 12, random).question[2::3] for _ in range(4000)]
+    for half in (drawn[:4000], drawn[4000:]):
+        ones = Counter(bits.count("1") for bits in half)
+        assert ones.keys() == {0, 1, 3, 4}
+        assert all(abs(count - 1000) < 5 * 750**0.5 for count in ones.values())
+        first = sum(bits[0] == "1" for bits in half)
+        assert abs(first - 2000) < 5 * 1000**0.5, "ones are in random order"
+
+
+def test_lengths_of_interleaved_bits_are_next_to_those_drawn() -> None:
+    """Of the 50 numbers from 51 to 100, two are next to 51, and three to each greater multiple of 3."""
+    random = np.random.default_rng(0)
+    drawn = Counter(interleaved_majority(51, 100, random).length for _ in range(5000))
+    assert drawn.keys() == {*range(51, 100, 3)}
+    for length, count in drawn.items():
+        share = (2 if length == 51 else 3) / 50
+        assert abs(count - 5000 * share) < 5 * (5000 * share * (1 - share)) ** 0.5
 
 
 def test_the_number_of_ones_is_uniform_where_asked() -> None:

@@ -217,6 +217,20 @@ PROBLEMS = {
         unit="symbols",
         tokens=lambda data, n: n + 4,
     ),
+    "binary_majority": Problem(
+        _even(lambda data, n, random: arithmetic.binary_majority(n, random)),
+        lambda data: [EQUALS, *DIGITS[:2]],
+        unit="bits",
+        tokens=lambda data, n: n + 4,
+        options=(),
+    ),
+    "interleaved_majority": Problem(
+        lambda data, lengths, random: arithmetic.interleaved_majority(*lengths, random),
+        lambda data: [EQUALS, *DIGITS[:2]],
+        unit="bits",
+        tokens=lambda data, n: n + arithmetic.SEQUENCES + 3,
+        options=(),
+    ),
     "poly": Problem(
         _even(lambda data, n, random: arithmetic.poly(n, data.modulus, random)),
         _poly_words,

@@ -9,6 +9,8 @@ from floater.lab.tasks.corpora.problems.example import Example
 PLUS, TIMES, POWER = "+", "*", "**"
 YES, NO = "yes", "no"
 COEFFICIENTS, DEGREES, POINTS = range(-3, 4), range(4), range(-2, 3)
+SEQUENCES = 3
+"""Number of sequences of `interleaved_majority`."""
 
 
 def addition(length: int, least_first: bool, random: np.random.Generator) -> Example:
@@ -115,6 +117,57 @@ def majority(length: int, symbols: int, random: np.random.Generator) -> Example:
         counts = np.bincount(question, minlength=symbols)
         if (counts == counts.max()).sum() == 1:
             return Example(list(map(str, question.tolist())), [str(counts.argmax())], length)
+
+
+def binary_majority(length: int, random: np.random.Generator) -> Example:
+    """Generate bits, of which one value is more frequent, and ask for it (Huang et al. 2025).
+
+    Args:
+        length: number of bits; the number of ones is uniform among all but half of it.
+        random: generator of the example.
+
+    Example:
+        >>> example = binary_majority(5, np.random.default_rng(1))
+        >>> example.question, example.answer
+        (['0', '1', '1', '0', '0'], ['0'])
+    """
+    bits, answer = _uneven_bits(length, random)
+    return Example(bits, [answer], length)
+
+
+def interleaved_majority(least: int, most: int, random: np.random.Generator) -> Example:
+    """Generate three sequences of bits that take turns, and ask for the majority of each (Huang et al. 2025).
+
+    Args:
+        least: minimum number of bits.
+        most: maximum number of bits. Between both, a number is drawn, and the multiple of three next to it
+            is taken.
+        random: generator of the example; the numbers of ones are those of `binary_majority`.
+
+    Raises:
+        ValueError: if there is no multiple of three between both.
+
+    Example:
+        >>> example = interleaved_majority(6, 9, np.random.default_rng(1))
+        >>> example.question, example.answer
+        (['1', '0', '1', '1', '0', '1'], ['1', '0', '1'])
+    """
+    low, high = max(1, -(-least // SEQUENCES)), most // SEQUENCES
+    if high < low:
+        raise ValueError(f"no length from {least} to {most} is a multiple of {SEQUENCES}")
+    drawn = int(random.integers(max(SEQUENCES, least), most + 1))
+    each = min(max(round(drawn / SEQUENCES), low), high)
+    bits, answers = zip(*(_uneven_bits(each, random) for _ in range(SEQUENCES)), strict=True)
+    return Example([bit for turn in zip(*bits, strict=True) for bit in turn], [*answers], SEQUENCES * each)
+
+
+def _uneven_bits(length: int, random: np.random.Generator) -> tuple[list[str], str]:
+    """Return bits with a uniform number of ones, but not half of them, and the more frequent value."""
+    ones = length / 2
+    while ones == length / 2:
+        ones = int(random.integers(length + 1))
+    bits = random.permutation([1] * int(ones) + [0] * (length - int(ones))).tolist()
+    return list(map(str, bits)), str(int(2 * ones > length))
 
 
 def poly(length: int, modulus: int, random: np.random.Generator) -> Example:

@@ -11,9 +11,9 @@ class Options:
 
     Attributes:
         problem: name of the problem: "copy", "reverse", "sort", "missing_duplicate", "addition",
-            "binary_addition", "sum", "parity", "majority", "poly", "dyck", "tomita_4", "equal_counts",
-            "flip_flop", "counting", "s3", "s5", "lego", "recall", "passkey", "listops", "tree_distance",
-            "graph_distance", "languages", "reorder" or "repeat".
+            "binary_addition", "sum", "parity", "majority", "binary_majority", "interleaved_majority", "poly",
+            "dyck", "tomita_4", "equal_counts", "flip_flop", "counting", "s3", "s5", "lego", "recall",
+            "passkey", "listops", "tree_distance", "graph_distance", "languages", "reorder" or "repeat".
         lengths: least and greatest length of training examples.
         longest: greatest length of test examples; null takes 8 times the greatest training length.
         train: number of training examples.
