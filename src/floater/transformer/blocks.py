@@ -14,6 +14,20 @@ from floater.transformer.attention import Attention, CrossAttention, SharedInput
 from floater.transformer.config import FloaterConfig
 from floater.transformer.memory import Earlier
 
+_FUSED = dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate"), "gelu_pytorch_tanh")
+"""Activations that Transformers computes in about eight steps, and the name of the same function in one."""
+
+
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    """Return an activation by its Hugging Face name, fused where PyTorch has it.
+
+    Example:
+        >>> activation("gelu_new")
+        GELUTanh()
+    """
+    function: Callable[[Tensor], Tensor] = ACT2FN[_FUSED.get(name, name)]
+    return function
+
 
 class FeedForward(nn.Module):
     """W2 s(W1 x + b1) + b2 (Liu et al. 2020, equation 4).
@@ -27,7 +41,7 @@ class FeedForward(nn.Module):
         bias = config.resolved_recipe.bias
         self.inner = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
         self.outer = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
-        self.activation = ACT2FN[config.activation_function]
+        self.activation = activation(config.activation_function)
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:

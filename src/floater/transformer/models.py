@@ -17,7 +17,6 @@ from transformers import (
     Cache,
     DynamicCache,
 )
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -32,6 +31,7 @@ from floater.transformer.base import (
     refuse,
     token_positions,
 )
+from floater.transformer.blocks import activation
 from floater.transformer.config import FloaterConfig
 from floater.transformer.generation import FloaterGenerationMixin
 from floater.transformer.memory import Memory
@@ -168,7 +168,7 @@ class HeadTransform(nn.Module):
     def __init__(self, config: FloaterConfig) -> None:
         super().__init__()
         self.linear = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.activation_function]
+        self.activation = activation(config.activation_function)
         self.norm = config.resolved_recipe.normalization(config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
