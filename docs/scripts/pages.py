@@ -22,6 +22,7 @@ import event_times
 import far
 import few_data
 import fullsize
+import length_generalisation
 import nine_problems
 import protocol
 import statements
@@ -30,7 +31,10 @@ import tables
 from floater.lab.study.per_example import read_examples
 
 DOCS = Path(__file__).parents[1]
-MODULES = (far, protocol, few_data, copying, clock, nine_problems, event_times, certified, fullsize)
+MODULES = (
+    *(far, length_generalisation, protocol, few_data, copying, clock, nine_problems, event_times),
+    *(certified, fullsize),
+)
 
 
 def written() -> Iterator[tuple[Path, dict[str, str]]]:
