@@ -15,6 +15,7 @@ from torch import nn
 import floater
 from floater.pretrained.extending import ExtendError
 from floater.pretrained.extending.dry_run import DryRun
+from floater.pretrained.extending.shapes import Shapes
 
 from . import zoo
 from .extended import build
@@ -275,3 +276,21 @@ def test_a_trial_knows_what_reaches_the_output() -> None:
         dry_run = DryRun(hf.FalconModel(hf.FalconConfig(**size, alibi=alibi)))
         dry_run.mark({"rotary_emb.inv_freq": "rotation", "h.0.mlp.dense_h_to_4h.weight": "block"})
         assert dry_run.run("", 4, image=False) == {"block", *([] if alibi else ["rotation"])}
+
+
+def test_a_repeated_operation_has_the_shape_strides_and_type_of_the_first() -> None:
+    """Results are looked up by the arguments: numbers of equal value and other type are other arguments."""
+
+    def results() -> list[torch.Tensor]:
+        x, n = torch.ones(3, 4).half(), torch.ones(4, dtype=torch.long)
+        products = [x * 2, n * 1, n * 1.0, n * True, n / 1, x.t() + x.t(), x + n.double(), x + n.double()[0]]
+        shorter = torch.cat([x, x[:1]]), torch.cat([x, x[:2]]), x.sum(1), x.sum(1, keepdim=True)
+        return [*products, *shorter, *torch.sort(x, 1), *torch.std_mean(x.float(), 1)]
+
+    expected = results()
+    with Shapes():
+        first, second = results(), results()
+    for plain, *repeated in zip(expected, first, second, strict=True):
+        for each in repeated:
+            assert (each.shape, each.stride(), each.dtype) == (plain.shape, plain.stride(), plain.dtype)
+    assert len({each.untyped_storage()._cdata for each in (*first, *second)}) == 2 * len(first)

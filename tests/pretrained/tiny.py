@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from transformers import CONFIG_MAPPING
@@ -10,6 +12,11 @@ from transformers import CONFIG_MAPPING
 
 def tiny(name: str) -> Any:
     """A model of a class, by the name of its configuration."""
+    return copy.deepcopy(_built(name))
+
+
+@lru_cache(maxsize=1)  # tests change a model that they compare with another
+def _built(name: str) -> Any:
     import tiny_configs
 
     return tiny_configs.build(type(CONFIG_MAPPING[name]())).eval()

@@ -21,7 +21,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
         bins=[80, 100, 120, 140, 900, 1000],
     )
     with pytest.MonkeyPatch.context() as patch:
-        run_inline(patch)
+        run_inline(patch, files=True)
         patch.setattr("floater.lab.tasks.translation.decode.MARGIN", 3)
         return run.study(asked, "small.yaml")
 

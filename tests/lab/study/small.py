@@ -71,13 +71,18 @@ class Inline:
             torch.set_num_threads(threads)
 
 
-def run_inline(patch: pytest.MonkeyPatch, *, report: bool = True) -> Inline:
-    """Let studies run their trials in this process, and write reports only if these are looked at."""
+def run_inline(patch: pytest.MonkeyPatch, *, report: bool = True, files: bool = False) -> Inline:
+    """Let studies run their trials in this process, and write reports only if these are looked at.
+
+    The files of their figures, which take most of the time, only with `files`: the page has the same figures.
+    """
     inline = Inline()
     patch.setattr(run, "choose_launcher", lambda *_: inline)
     patch.setattr(launch, "POLL", 0)
     if not report:
         patch.setattr(run, "write_report", lambda *_: None)
+    elif not files:
+        patch.setattr("floater.lab.study.figures.save", lambda *_: None)
     return inline
 
 

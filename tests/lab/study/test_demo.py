@@ -26,7 +26,7 @@ def test_the_demo_is_a_study_by_length(
         return settings
 
     monkeypatch.setattr(demo, "settings", smaller)
-    run_inline(monkeypatch)
+    run_inline(monkeypatch, files=True)
     monkeypatch.setattr("floater.lab.tasks.translation.decode.MARGIN", 3)
     assert main(["demo", "--run", str(tmp_path)]) == (1 if fails else 0)
     if fails:

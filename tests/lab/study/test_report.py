@@ -206,11 +206,18 @@ def test_it_has_what_a_paper_needs(finished: Results) -> None:
     assert "@misc{floater," in (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture
+def without_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write no files of figures, of which `report` has all."""
+    monkeypatch.setattr("floater.lab.study.figures.save", lambda *_: None)
+
+
 def without_figures(finished: Results, folder: Path) -> Results:
     """Return the results of a study for a report in another folder."""
     return replace(finished, settings=replace(finished.settings, folder=str(folder), figures=[]))
 
 
+@pytest.mark.usefixtures("without_files")
 def test_a_second_report_says_what_it_replaces(
     finished: Results, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,6 +232,7 @@ def test_a_second_report_says_what_it_replaces(
     assert "replaced or removed, as the earlier report differs: table.csv\n" in caplog.text
 
 
+@pytest.mark.usefixtures("without_files")
 def test_what_a_report_has_no_more_is_removed(
     finished: Results, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
