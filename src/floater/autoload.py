@@ -37,6 +37,8 @@ _WRAPPERS = {
     ),
     "transformers.generation.continuous_batching.continuous_api": (
         ("ContinuousMixin", "init_continuous_batching", "batch_continuously"),
+        ("ContinuousBatchingManager", "__init__", "batch_continuously"),
+        ("ContinuousBatchingManager", "start", "batch_continuously"),
     ),
     "transformers.trainer": (("Trainer", "_load_from_checkpoint", "resume"),),
     "transformers.models.auto.configuration_auto": (("AutoConfig", "from_pretrained", "load_config"),),

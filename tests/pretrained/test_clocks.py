@@ -467,10 +467,10 @@ def test_inference_mode_neither_hides_a_rotation_nor_freezes_its_clock(tmp_path:
 
 def test_continuous_batching_and_parts_of_a_text_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = stirred("llama")
-    with pytest.raises(PlugError, match="no continuous batching, which joins texts in a row"):
+    with pytest.raises(
+        PlugError, match=r"no continuous batching, which joins texts in .*use model.generate$"
+    ):
         model.generate_batch([[3, 4, 5]])
-    with pytest.raises(PlugError, match="all texts that continuous batching joins in a row"):
-        model(zoo.text(), cache=object())  # a ContinuousBatchingManager that is made by hand
     monkeypatch.setattr("floater.pretrained.clocks.in_context_parallel", lambda: True)
     with pytest.raises(PlugError, match="a clock sums over all tokens of a text, of which context_parallel"):
         model(zoo.text())

@@ -31,6 +31,7 @@ from floater.encodings import PositionError
 from floater.pretrained import FAMILIES, PlugError
 
 from . import extended, zoo
+from .tiny import tiny
 
 
 def test_plugging_twice() -> None:
@@ -303,3 +304,18 @@ def test_positions_of_this_library_are_not_read_by_a_changed_model(name: str) ->
     for model, kind in ((flow, "LlamaModel"), (clock, "LlamaForCausalLM"), (extended, "LlamaModel")):
         with pytest.raises(ValueError, match=f"{kind} does not take {name}; pass position_ids"):
             model(zoo.text(), **{name: torch.arange(7)})
+
+
+@pytest.mark.parametrize("name", ["fsmt", "led", "longformer"])
+def test_projections_of_rows_of_tokens_are_refused(name: str) -> None:
+    """A batch of as many texts as tokens would get the vectors of its texts in place of its tokens."""
+    table = {"query": "q_proj" if name == "fsmt" else "query"}
+    with pytest.raises(PlugError, match=r"projects \(length, batch, width\), not \(batch, length, width\)"):
+        floater.plug(tiny(name), projections=table)
+
+
+def test_a_projection_that_returns_no_tensor_is_refused() -> None:
+    model = tiny("ibert")
+    floater.plug(model, projections={"query": "query"})
+    with pytest.raises(PlugError, match=r"self.query returns a tuple; a projection returns one tensor"):
+        model(zoo.text())

@@ -18,6 +18,7 @@ import floater
 from . import zoo
 from .extended import BIASES, ROTARY, UNGROUPED, build, noisy
 from .test_extend import TABLES
+from .tiny import tiny
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -274,3 +275,15 @@ def test_one_rotation_for_a_batch_says_so() -> None:
         change = zoo.output(model, input_ids=ids, attention_mask=mask)[:1, :SHORT] - alone(model, short)
         assert change.abs().max() > 2e-3
     assert not floater.extend(build("llama"), 128, "clex").by_longest
+
+
+def test_log_n_counts_the_keys_of_the_source_with_and_without_padding() -> None:
+    """Cross-attention without a mask counted the tokens of the decoder."""
+    model = tiny("t5gemma")
+    floater.extend(model, 128, "log_n")
+    text, other = zoo.text(1, 90), zoo.text(1, 110, seed=1)
+    ids, mask = beside(text, other, left=True)
+    target = {"decoder_input_ids": zoo.text(1, 6, seed=2), "use_cache": False}
+    single = zoo.output(model, input_ids=text, **target)
+    target["decoder_input_ids"] = zoo.text(1, 6, seed=2).expand(2, -1)
+    close(zoo.output(model, input_ids=ids, attention_mask=mask, **target)[:1], single)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,13 @@ def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
     trained("llama", delta=numpy.float32(0.25), time_scale=numpy.int64(2)).save_pretrained(tmp_path)
     said = json.loads((tmp_path / "config.json").read_text())["floater"]
     assert (said["delta"], said["time_scale"]) == (0.25, 2.0)
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_umask_decides_who_reads_a_flow(tmp_path: Path, umask: int) -> None:
+    model, before = trained("bert"), os.umask(umask)
+    try:
+        floater.save(model, tmp_path / "flow")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "flow").iterdir()} == {0o666 & ~umask}

@@ -13,6 +13,7 @@ from floater.pretrained import PlugError
 from floater.pretrained.arguments import source_positions, token_positions
 
 from . import zoo
+from .tiny import tiny
 
 MASKS = st.integers(1, 6).flatmap(
     lambda n: st.lists(
@@ -183,3 +184,15 @@ def test_embeddings_stand_where_their_ids_do(name: str) -> None:
         valid_logits(logits, options["attention_mask"]) for logits in (by_ids, by_embeddings)
     )
     torch.testing.assert_close(by_embeddings, by_ids, atol=1e-6, rtol=1e-6)
+
+
+def test_layers_with_fields_of_their_kind() -> None:
+    """The windows of NeoMME are fields of its layers, which its configuration refuses to read as one."""
+    model, text = tiny("neomme"), zoo.text(2)
+    expected = zoo.output(model, input_ids=text)
+    floater.plug(model)
+    assert torch.equal(zoo.output(model, input_ids=text), expected)
+    zoo.noisy(model)
+    mask = torch.tensor([[0] * 3 + [1] * 4, [1] * 7])
+    left = zoo.output(model, input_ids=text, attention_mask=mask)[:1, 3:]
+    torch.testing.assert_close(left, zoo.output(model, input_ids=text[:1, 3:]), atol=1e-5, rtol=1e-4)

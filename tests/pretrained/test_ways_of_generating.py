@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, ContinuousBatchingConfig, GenerationConfig
 from transformers.cache_utils import QuantizedLayer
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 import floater
 from floater.pretrained import ExtendError, PlugError
@@ -178,6 +179,24 @@ def test_continuous_batching(kind: str, caplog: pytest.LogCaptureFixture) -> Non
         for text in texts
     ]
     assert [result.generated_tokens for result in results.values()] == alone
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "llama"])
+def test_continuous_batching_by_a_manager_is_refused(name: str) -> None:
+    """MPT wrote other tokens in a batch of a manager that was made by hand."""
+    model, method = build(name), "clex" if name == "llama" else None
+    before = model.config._attn_implementation
+    settings = GenerationConfig(eos_token_id=-1), ContinuousBatchingConfig(num_blocks=4, page_size=16)
+    manager = ContinuousBatchingManager(model, *settings)
+    model.set_attn_implementation(before)
+    floater.extend(model, 128, method)
+    with pytest.raises(PlugError, match=r"has no continuous batching.*'yarn'"):
+        manager.start()  # it was made before the extension
+    before = model.config._attn_implementation
+    with pytest.raises(PlugError, match="has no continuous batching"):
+        ContinuousBatchingManager(model, *settings)
+    assert model.config._attn_implementation == before
+    assert not manager.is_running()
 
 
 @pytest.mark.parametrize("method", ["dynamic", "clex"])

@@ -71,7 +71,7 @@ def token_positions(
         # with a static cache, the last token sees all but padding
         seen = mask if pairs is None else visible_keys(pairs)[:, -1, : cached + shape[1]]
         # continuous batching counts from 0 for all models
-        if padding is not None and (joins_texts(arguments) or _counted(ids, seen, cached, shape)):
+        if padding is not None and (_joins_texts(arguments) or _counted(ids, seen, cached, shape)):
             padding, first, mask = None, 0, seen
         if mask is not None:
             mask = mask[:, -shape[1] :]
@@ -106,7 +106,7 @@ def _counted(ids: Any, mask: Tensor | None, cached: int, shape: Sequence[int]) -
     return bool((same if mask is None else same | (mask[:, -shape[1] :] == 0)).all())
 
 
-def joins_texts(arguments: Mapping[str, Any]) -> bool:
+def _joins_texts(arguments: Mapping[str, Any]) -> bool:
     """Return whether these are arguments of continuous batching, which joins texts in a row."""
     cache = arguments.get("cache")
     return cache is not None and not isinstance(cache, Cache)

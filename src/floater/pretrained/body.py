@@ -65,7 +65,9 @@ class Body:
                 f"tokens need one of {', '.join(sorted(TEXT))}{text_advice(root)}"
             )
         self.padding = padding_of_table(module)
-        self.windowed = getattr(getattr(module, "config", None), "sliding_window", None) is not None
+        config: Any = getattr(module, "config", None)
+        layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
+        self.windowed = any(getattr(each, "sliding_window", None) is not None for each in layers)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Body:
         copied = copy_or_share(self, self.root, self.path, memo)
@@ -196,6 +198,8 @@ class Injection:
         self.body, self.path, self.uses, self.widths, self.head = body, path, uses, widths, head
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise PlugError(f"{self.path} returns a {type(output).__name__}; a projection returns one tensor")
         use = self.next_use(output.shape)
         if use is None:
             return output

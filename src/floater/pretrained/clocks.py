@@ -17,7 +17,7 @@ from floater.encodings.composed.clock import RATES
 from floater.flow.precision import wide_dtype, without_autocast
 from floater.positions.tracing import in_context_parallel
 from floater.pretrained.adapters import active
-from floater.pretrained.arguments import joins_texts, refuse_positions
+from floater.pretrained.arguments import refuse_positions
 from floater.pretrained.families import PlugError
 from floater.pretrained.host import copy_or_share, part_at
 
@@ -127,10 +127,6 @@ class Turn:
             raise PlugError(
                 "a clock sums over all tokens of a text, of which context_parallel shows a part; unplug it "
                 "first"
-            )
-        if joins_texts(kwargs):
-            raise PlugError(
-                "a clock would sum over all texts that continuous batching joins in a row; use model.generate"
             )
         refuse_positions(self.root, kwargs, (), PlugError)
         if not torch.compiler.is_compiling():

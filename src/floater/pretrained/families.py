@@ -176,6 +176,9 @@ OTHERWISE = frozenset(
 )
 """Models with such names that approximate attention, or do not project each token once."""
 
+TRANSPOSED = frozenset({"FSMTModel", "LEDEncoder", "LongformerModel"})
+"""Classes whose projections read tokens in rows of texts, (length, batch, width)."""
+
 FAMILIES: Mapping[str, Family] = {
     "albert": Family(_BERT, uses=_albert),
     "bart": Family(_PROJ),

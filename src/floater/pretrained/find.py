@@ -19,6 +19,7 @@ from floater.pretrained.families import (
     LAYOUTS,
     OTHERWISE,
     RECURRENT,
+    TRANSPOSED,
     Family,
     Fused,
     PlugError,
@@ -108,6 +109,11 @@ def find_bodies(model: nn.Module, table: Mapping[str, str] | None) -> list[BodyS
             unknown.append(f"'{kind}'")
             continue
         if spec.projections:
+            if type(body).__name__ in TRANSPOSED:
+                raise PlugError(
+                    f"{type(body).__name__} projects (length, batch, width), not (batch, length, width); "
+                    "such projections cannot be plugged"
+                )
             specs.append(spec)
         names = sorted({part.module for part in (*spec.family.attention, *(spec.family.cross or ()))})
         searched.append(f"modules of {type(body).__name__} that hold {', '.join(names)}")

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from floater.pretrained.card import write_card
 from floater.pretrained.clocks import has_clocks
@@ -237,22 +237,29 @@ def save_model(
         write_card(Path(save_directory), model, whole=True)
 
 
-def batch_continuously(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+def batch_continuously(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Begin continuous batching as `original` does, if the outputs for a text do not depend on the others.
 
     Continuous batching joins the texts of a batch in one row and replaces the attention function.
 
+    Args:
+        original: method of a model, or of the manager of its batches.
+        *args: positional arguments of the method, with the model or its manager.
+        **kwargs: keyword arguments of the method.
+
     Raises:
         PlugError: if the model reads the positions of each text by itself.
     """
-    reads = any(isinstance(each, Watch) for part in model.modules() for each in observers(part))
-    if reads or has_clocks(model) or isinstance(model, FloaterPreTrainedModel):
+    manager, values = args[0], (*args, *kwargs.values())
+    model: Any = next((each for each in values if isinstance(each, nn.Module)), None) or manager.model
+    watched = any(isinstance(each, Watch) for part in model.modules() for each in observers(part))
+    if watched or has_clocks(model) or isinstance(model, FloaterPreTrainedModel):
+        advice = ", or extend by the configuration alone, as 'yarn' does" if watched else ""
         raise PlugError(
             f"this {type(model).__name__} has no continuous batching, which joins texts in a row and "
-            "replaces the attention function: use model.generate, or extend by the configuration alone, as "
-            "'yarn' does"
+            f"replaces the attention function: use model.generate{advice}"
         )
-    return original(model, *args, **kwargs)
+    return original(*args, **kwargs)
 
 
 def load_config(original: Callable[..., Any], kind: Any, *args: Any, **kwargs: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -52,7 +52,8 @@ def save(model: nn.Module, directory: str | Path) -> None:
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in flows.state_dict().items()}
-    save_file(tensors, directory / TENSORS, {"format": "pt"})
+    # save_file would let only its owner read the file, whatever the umask
+    (directory / TENSORS).write_bytes(to_bytes(tensors, {"format": "pt"}))
     config: Any = getattr(model, "config", None)
     record = {
         "model_type": getattr(config, "model_type", None),

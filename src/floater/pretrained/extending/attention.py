@@ -96,7 +96,7 @@ def attend(
     causal = bool(getattr(module, "is_causal", False))
     queries, keys, mask = current.query, _slots(current.key, key.shape[2]), attention_mask
     if rule.temperature:
-        warm = torch.log(_seen(current, mask, causal).float()) / math.log(rule.trained)
+        warm = torch.log(_seen(current, mask, causal, key.shape[2]).float()) / math.log(rule.trained)
         query = query * warm.clamp(min=1)[:, None, :, None].to(query.dtype)
 
     def plain(*inputs: Any) -> tuple[Tensor, Tensor | None]:
@@ -134,13 +134,13 @@ def _slots(keys: Tensor, size: int) -> Tensor:
     return F.pad(keys, (0, size - keys.shape[1]))  # a static cache has more slots, which are masked
 
 
-def _seen(current: PassPositions, mask: Tensor | None, causal: bool) -> Tensor:
-    """Return the number of keys that each query sees, (batch or 1, T)."""
+def _seen(current: PassPositions, mask: Tensor | None, causal: bool, keys: int) -> Tensor:
+    """Return the number of keys that each query sees, (batch or 1, T), of all keys."""
     if mask is not None:
         return visible_keys(mask).sum(-1)
     count, length = current.query.shape[1], current.length
-    if not causal:
-        return torch.full((1, count), length, device=current.key.device)
+    if not causal:  # in cross-attention the keys are those of the source
+        return torch.full((1, count), keys, device=current.key.device)
     return torch.arange(length - count + 1, length + 1, device=current.key.device)[None]
 
 

@@ -17,7 +17,7 @@ from floater._hf import cache_in
 from floater.positions import Positions, build_positions
 from floater.positions.inputs import visible_keys
 from floater.positions.tracing import in_context_parallel, refuse_trace
-from floater.pretrained.arguments import check_packed, joins_texts, refuse_positions
+from floater.pretrained.arguments import check_packed, refuse_positions
 from floater.pretrained.extending.caches import KeyPositions, store_positions
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.forward import Arguments, PerThread, observe
@@ -180,11 +180,6 @@ class Watch:
         words = inputs.get("inputs_embeds") if words is None else words
         if words is None:
             return None  # the body refuses it
-        if joins_texts(inputs):
-            raise ExtendError(
-                f"{what} reads the positions of each text, and continuous batching joins texts in a row; use "
-                "model.generate, or extend by the configuration alone, as 'yarn' does"
-            )
         check_packed(inputs, getattr(module, "config", None), ExtendError)
         cache = cache_in(inputs)
         cache = getattr(cache, "self_attention_cache", cache)
