@@ -189,6 +189,11 @@ def test_a_directory_that_is_no_run_is_left_alone(fails: Callable[..., str], tra
     assert fails("translate", "rum") == "rum: there is no such directory; did you mean run?"
     assert fails("glue", "rum") == "rum: there is no such directory; did you mean run?"
     assert fails("glue", "corpus") == "corpus holds no run (no config.yaml)"
+    Path("llama").mkdir()
+    Path("llama/config.json").write_text('{"model_type": "llama"}')
+    for command in ("evaluate", "translate"):
+        told = fails(command, "llama", "--source", "new.en")
+        assert told.startswith("llama holds no run (no config.yaml) but a checkpoint of model type 'llama'; ")
     assert fails("translate", "corpus/test.en").startswith("corpus/test.en is a file; the run's directory")
     none = fails("train", "mine.yaml", "run=new", "training.warm_start=none", "data.train_source=none.en")
     assert none == "none holds no trained model, which training.warm_start needs"

@@ -54,6 +54,8 @@ def test_bad_settings_are_named(fails: Callable[..., str]) -> None:
     assert "is not a multiple of changes.num_attention_heads 3" in said("model.changes.num_attention_heads=3")
     assert said("run=''") == "mine.yaml: run is ''; it must name a directory, as . for this one"
     assert said("data.train_source=''") == "mine.yaml: data.train_source is ''; it must name a file"
+    assert said("data.train_source=[]") == "mine.yaml: data.train_source is []; it must name a file"
+    assert said("data.train_source=-").endswith("not a list of null, as YAML reads -")
     assert said("nonsense") == "override 'nonsense': expected key=value"
     assert fails("train", "none.yaml") == (
         "none.yaml: there is no such file; floater configs lists those to begin with"

@@ -126,6 +126,20 @@ def test_all_rows_that_tie_are_best() -> None:
     assert any("all variants score the same, 100.0." in text for text in summary.sentences(level))
 
 
+def test_the_same_scores_in_another_order_of_the_seeds_tie() -> None:
+    """Their means in floating-point numbers differ by rounding."""
+    shares = {"none": [0, 0, 0], "a": [247, 28, 97], "b": [97, 247, 28], "c": [28, 97, 247]}
+    assert len({np.mean([100 * (count / 400) for count in counts]) for counts in shares.values()}) > 2
+    actual = build_study([*shares], [1, 2, 3], lambda name, seed: np.arange(400) < shares[name][seed - 1])
+    column = Column("lengths", "exact")
+    assert [variant.name for variant in actual.best(column)] == ["a", "b", "c"]
+    level = build_study(
+        ["a", "b", "c"], [1, 2, 3], lambda name, seed: np.arange(400) < shares[name][seed - 1]
+    )
+    assert not level.best(column)
+    assert any("all variants score the same" in text for text in summary.sentences(level))
+
+
 @pytest.mark.parametrize("others", [[], ["a"]])
 def test_who_alone_has_a_score_is_not_called_best(others: list[str]) -> None:
     actual = build_study(

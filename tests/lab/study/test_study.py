@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -130,6 +131,19 @@ def test_a_study_runs_once_at_a_time_and_is_reported_meanwhile(
         run.study(finished.settings, train=False)
     (seen,) = reported
     assert [o.status for o in seen.outcomes] == [o.status for o in finished.outcomes]
+
+
+def test_the_report_of_a_study_from_a_pipe_names_a_file_that_stays(
+    finished: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[str] = []
+    monkeypatch.setattr(run, "write_report", lambda results, command: commands.append(command))
+    pipe, end = os.pipe()
+    os.write(end, dump(finished.settings).encode())
+    os.close(end)
+    main(["study", f"/dev/fd/{pipe}", "--report"])
+    os.close(pipe)
+    assert commands == [str(Path(finished.settings.folder) / "study.yaml")]
 
 
 @pytest.mark.parametrize(

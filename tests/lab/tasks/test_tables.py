@@ -80,6 +80,21 @@ def test_a_file_is_the_one_that_is_named_and_not_one_that_its_name_matches(
         read_table(f"{special}:train", ["text"])
 
 
+def test_a_folder_of_data_is_written_in_any_way(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "train.csv").write_text("text,label\na,1\n")
+    monkeypatch.chdir(tmp_path)
+    for folder in (".", "./", f"../{tmp_path.name}/", f"{tmp_path}//"):
+        assert read_table(f"{folder}:train", ["text"]).texts("text") == ["a"]
+
+
+def test_a_folder_within_one_with_brackets_is_refused_by_its_path(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "a[1]" / "b").mkdir(parents=True)
+    (tmp_path / "a[1]" / "b" / "train.csv").write_text("text,label\na,1\n")
+    monkeypatch.chdir(tmp_path / "a[1]")
+    with pytest.raises(DataError, match=r"^b:train: .* in .*/a\[1\]/b as a pattern"):
+        read_table("b:train", ["text"])
+
+
 def test_the_same_rows_are_read_from_every_kind_of_source(tmp_path: Path) -> None:
     for source in write_kinds(tmp_path):
         table = read_table(source, ["text", "label"])
@@ -303,7 +318,7 @@ def test_an_error_names_file_line_and_column(tmp_path: Path, name: str, content:
         ("nosuch.csv", "No such file"),
         ("nosuch.parquet", "No such file"),
         ("saved:tset", "no split 'tset'; there are: train, test; choose one: .*saved:train"),
-        ("saved:valid", "no split 'validation'"),
+        ("saved:valid", "saved: no split 'validation'; there are: train, test; choose one: .*saved:train$"),
         ("empty", "cannot be loaded"),
         ("hf:a/b/c/d", "not of the form hf:NAME"),
     ],

@@ -191,3 +191,8 @@ def test_different_counts_name_both_files_and_counts(write):
 def test_empty_corpus_is_an_error(write, source, skip_empty):
     with pytest.raises(DataError, match="empty corpus"):
         read_pairs(write("en", source), write("de", source), skip_empty=skip_empty)
+
+
+def test_a_nul_in_other_text_is_to_be_removed(write):
+    with pytest.raises(DataError, match=r"a, line 2: .* NUL bytes\); remove them: tr -d '\\0'$"):
+        read_lines(write("a", "Guten Tag.\nAuf\0Wiedersehen.\n"))

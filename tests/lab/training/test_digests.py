@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from floater.lab.training import contents as module
-from floater.lab.training.contents import Part, Source, contents
+from floater.lab.training.contents import Part, Source, contents, references
 from floater.lab.training.digests import changed, digests, values_digest
 
 
@@ -109,3 +109,13 @@ def test_tensors_of_bfloat16_have_a_digest() -> None:
     assert len({*digests}) == len(others)
     assert None not in digests
     assert values_digest(torch.tensor(1.0, dtype=torch.bfloat16)) is not None
+
+
+@pytest.mark.parametrize("written", ["{}:test", "{}/:test", "./{}//:test"])
+def test_a_part_is_the_same_however_its_folder_is_written(tmp_path: Path, monkeypatch, written: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "test.csv").write_text("text\na\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (reference,), (plain,) = references(written.format("data")), references("data:test")
+    assert reference == plain
+    assert reference.part == ":test"

@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
 from floater.errors import DataError
-from floater.lab.training.files import damage, save_whole, sealed, write_whole
+from floater.lab.training.checkpoints import set_aside_damaged
+from floater.lab.training.files import save_whole, sealed, write_whole
 
 
 def test_a_full_disk_is_an_error_of_the_file_and_leaves_what_was_there(
@@ -42,23 +43,37 @@ def test_the_umask_decides_who_reads_a_model(tmp_path: Path, umask: int) -> None
     assert modes == {0o666 & ~umask}
 
 
+def _forbid_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse to open weights, as their permissions do for all users but root."""
+    read = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "model.safetensors":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+
+
 def test_a_model_that_cannot_be_read_is_not_called_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "model"
     save_whole(folder, SimpleNamespace(save_pretrained=_weights))
-    read = Path.open
-
-    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
-        if path.name == "model.safetensors":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return read(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "open", refuse)
-    why = "model.safetensors cannot be read: Permission denied"
-    assert damage(folder) == why
-    with pytest.raises(DataError, match=f"^{folder} cannot be loaded: {why}$"):
+    _forbid_weights(monkeypatch)
+    with pytest.raises(DataError, match=f"^{folder}/model.safetensors cannot be read: Permission denied$"):
         sealed(folder)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_not_set_aside_for_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step, save in ((10, _vocabulary), (20, _weights)):
+        save_whole(tmp_path / f"checkpoint-{step}", SimpleNamespace(save_pretrained=save))
+    _forbid_weights(monkeypatch)
+    with pytest.raises(DataError, match=r"checkpoint-20/.* cannot be read: Permission denied"):
+        set_aside_damaged(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-20"]
 
 
 def _weights(folder: Path) -> None:

@@ -58,7 +58,8 @@ def _message(error: Mismatch) -> str:
         value, list | dict
     )
     hint = "; quote it if a text is meant" if is_quotable else ""
-    text = "null" if value is None else shorten(value)
+    nulls = {"None": "null", "[None]": "a list of null, as YAML reads -"}
+    text = nulls.get(repr(value), shorten(value))
     return f"'{error.path}' must be {type_name(error.annotation)}, not {text}{hint}"
 
 

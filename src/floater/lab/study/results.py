@@ -289,13 +289,14 @@ class Results:
         """
         variants = self.grid.variants if among is None else among
         means = {variant.name: value.mean for variant in variants if (value := self.value(variant, column))}
-        if column.greater is None or len(set(means.values())) < 2:
+        if column.greater is None or not means:
             return []
         first, *others = [variant for variant in variants if variant.name in means]
         if not all(self.comparable(first, other, column) for other in others):
             return []
         top = (max if column.greater else min)(means.values())
-        return [variant for variant in variants if means.get(variant.name) == top]
+        tied = {name for name, mean in means.items() if is_tied(mean, top)}
+        return [variant for variant in variants if variant.name in tied] if len(tied) < len(means) else []
 
     def comparable(self, variant: Variant, other: Variant, column: Column) -> bool:
         """Return whether the scores of two variants answer the same questions and are computed alike.
@@ -437,6 +438,16 @@ class Results:
             return None
         statistics = [each.by_unit(column.metric, column.chosen(each.lengths)) for each in measured]
         return resampled(METRICS[column.metric].score, statistics, self.samples)
+
+
+def is_tied(mean: float, other: float) -> bool:
+    """Return whether two means are equal up to their rounding, which depends on the order of the seeds.
+
+    Example:
+        >>> is_tied(np.mean([0.9, 0.1, 0.6]), np.mean([0.6, 0.9, 0.1])), is_tied(0.5, 0.5000001)
+        (True, False)
+    """
+    return math.isclose(mean, other, rel_tol=1e-12)
 
 
 def follows(variant: Variant, other: Variant) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from floater.lab.study.column import Column
-from floater.lab.study.results import Comparison, Conclusion, Results, Value, follows
+from floater.lab.study.results import Comparison, Conclusion, Results, Value, follows, is_tied
 from floater.lab.study.tables import digits, signed, spread
 
 _MOST = 12
@@ -227,9 +227,10 @@ def _column_sentences(results: Results, column: Column) -> list[str]:
         ((name, value),) = scored.items()
         alone = "; no other variant has a score there" * (len(values) > 1)
         return [f"{where}: `{name}` scores {spread(value, column)}{alone}."]
-    if len(means := {value.mean for value in scored.values()}) == 1:
+    means = [value.mean for value in scored.values()]
+    if is_tied(min(means), max(means)):
         with_one = " that have a score" * (len(scored) < len(values))
-        return [f"{where}: all variants{with_one} score the same, {digits(means.pop(), column)}."]
+        return [f"{where}: all variants{with_one} score the same, {digits(means[0], column)}."]
     text = f"{where}: {_best(best, scored, column)}." if best else f"{where}."
     comparisons = [c for c in results.against_baseline() if c.column == column]
     base = results.base_name

@@ -11,10 +11,14 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
+from transformers import CONFIG_NAME
+
 from floater.errors import DataError, nearest
 from floater.lab.settings import SettingsError, Tree, make, peek, read
 from floater.lab.tasks.task import Task
+from floater.lab.training.files import read_record
 from floater.lab.training.run import SETTINGS, RunPath, RunWithSettings
+from floater.transformer import FloaterConfig
 
 GROUP = "floater.lab.tasks"
 BUILTIN = (
@@ -210,7 +214,7 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> tuple[Task, RunP
         overrides: settings that replace those of the run, as for `floater.lab.settings.load`.
 
     Raises:
-        DataError: if there are overrides and no settings.
+        DataError: if there are overrides and no settings, or it is a checkpoint of another library.
         SettingsError: if the run's configuration cannot be read, or names modules that are not imported yet;
             `trust` imports them.
     """
@@ -218,6 +222,19 @@ def from_run(run: str | Path, overrides: Sequence[str] = ()) -> tuple[Task, RunP
     if not config.is_file():
         if overrides:
             raise DataError(f"{run} is no run with settings, so it has no '{overrides[0].partition('=')[0]}'")
+        _refuse_checkpoint(Path(run))
         return task(DEFAULT), run
     chosen, settings = from_config(read(config), str(config), overrides, trusted=False)
     return chosen, RunWithSettings(Path(run), settings)
+
+
+def _refuse_checkpoint(folder: Path) -> None:
+    """Refuse a checkpoint of Hugging Face, such as `floater extend` writes."""
+    if not (folder / CONFIG_NAME).is_file():
+        return
+    kind = read_record(folder / CONFIG_NAME).get("model_type")
+    if kind != FloaterConfig.model_type:
+        raise DataError(
+            f"{folder} holds no run (no {SETTINGS}) but a checkpoint of model type {kind!r}; floater train "
+            f"with model.path={folder} makes a run of it, and floater extend --prove measures an extension"
+        )

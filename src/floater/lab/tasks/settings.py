@@ -329,8 +329,8 @@ class RunSettings:
         if not self.run:
             raise ValueError("run is ''; it must name a directory, as . for this one")
         for name, value in getattr(self.data, "__dict__", {}).items():
-            if value == "" and name.startswith(("train", "valid")):  # a path would be this directory
-                raise ValueError(f"data.{name} is ''; it must name a file")
+            if value in ("", [], {}) and name.startswith(("train", "valid")):  # "" would be this directory
+                raise ValueError(f"data.{name} is {value!r}; it must name a file")
         for level in self.model.levels if isinstance(self.model, Model) else ():
             if "refresh_every" in options(level.position):
                 check_trained_flow(self.training)

@@ -61,8 +61,6 @@ class Data:
         check_numbers(self, positive=("max_tokens",), min_count=1, suffix=0)
         if isinstance(self.train, str) != isinstance(self.valid, str):
             raise ValueError("train and valid must both be a file, or both files by language")
-        if not self.train:
-            raise ValueError("train names no file")
         if not isinstance(self.valid, str) and (other := [x for x in self.valid if x not in self.languages]):
             raise ValueError(f"valid has the language '{other[0]}'; train has {', '.join(self.languages)}")
 

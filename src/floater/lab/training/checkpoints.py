@@ -109,7 +109,8 @@ def set_aside_damaged(run: Path | str) -> dict[Path, str]:
         "damaged-".
 
     Raises:
-        DataError: if there are checkpoints, but all of them are damaged; none is renamed then.
+        DataError: if there are checkpoints, but all of them are damaged, or a file cannot be read; none is
+            renamed then.
 
     Example:
         >>> set_aside_damaged("no-such-run")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from floater.errors import DataError, reason
-from floater.lab.training.named_files import file_of
+from floater.lab.training.named_files import file_of, part_of
 
 Contents = dict[str, list["Source"]]
 _BLOCK, _SETTLED = 2**20, 2 * 10**9
@@ -140,7 +140,7 @@ def references(value: Any) -> list[Reference]:
     if not path.exists():
         return [Reference(str(value), "")]
     (source,) = contents({"": path})[""]
-    return [Reference(source.sha256, str(value).removeprefix(str(path)))]
+    return [Reference(source.sha256, part_of(value))]
 
 
 def contents(

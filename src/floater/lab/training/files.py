@@ -19,7 +19,6 @@ UNFINISHED = ".unfinished"
 """Suffix of files and directories that are still being written."""
 MANIFEST = "manifest.json"
 """Name of the manifest of a sealed directory: size and SHA-256 of each other file. It is written last."""
-_UNREADABLE = "cannot be read"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LOADED = (".json", ".safetensors", ".bin", ".pt", ".pth", ".py", ".model", ".jinja")
 
@@ -162,11 +161,10 @@ def sealed(folder: Path) -> Path:
     """Return a directory after checking its seal, if it has one.
 
     Raises:
-        DataError: if the directory differs from what was sealed; the message names the file.
+        DataError: if the directory differs from what was sealed, or a file cannot be read; the message names
+            the file.
     """
     if (folder / MANIFEST).exists() and (why := damage(folder)) is not None:
-        if _UNREADABLE in why:
-            raise DataError(f"{folder} cannot be loaded: {why}")
         raise DataError(
             f"{folder} is not as it was written: {why}; if you changed it on purpose, remove {MANIFEST} there"
         )
@@ -184,32 +182,37 @@ def damage(folder: Path | str) -> str | None:
     Returns:
         A clause that names the file; None if the directory is undamaged.
 
+    Raises:
+        DataError: if a file cannot be read, as without permission, so that nothing is known of it.
+
     Example:
         >>> damage("no-such-checkpoint")
         'manifest.json is missing'
     """
     folder = Path(folder)
     try:
+        return _damage(folder)
+    except OSError as error:
+        raise DataError(f"{error.filename or folder} cannot be read: {reason(error)}") from error
+
+
+def _damage(folder: Path) -> str | None:
+    try:
         parts: Any = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return f"{MANIFEST} is missing"
-    except OSError as error:
-        return f"{MANIFEST} {_UNREADABLE}: {error.strerror}"
     except (ValueError, RecursionError) as error:
         return f"{MANIFEST} is not JSON: {error}"
     if not isinstance(parts, dict) or not parts:
         return f"{MANIFEST} lists no files"
     for name, expected in parts.items():
         path = folder / name
-        try:
-            if not path.is_file():
-                return f"{name} is missing"
-            if not isinstance(expected, dict) or path.stat().st_size != expected.get("size"):
-                return f"{name} has another size than it was written with"
-            if _fingerprint(path) != expected:
-                return f"{name} has changed since it was written"
-        except OSError as error:
-            return f"{name} {_UNREADABLE}: {error.strerror}"
+        if not path.is_file():
+            return f"{name} is missing"
+        if not isinstance(expected, dict) or path.stat().st_size != expected.get("size"):
+            return f"{name} has another size than it was written with"
+        if _fingerprint(path) != expected:
+            return f"{name} has changed since it was written"
     for path in sorted(folder.iterdir()):
         if path.suffix in _LOADED and path.name not in {MANIFEST, *parts}:
             return f"{path.name} was added after it was written"

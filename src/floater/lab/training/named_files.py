@@ -49,3 +49,14 @@ def file_of(path: str | Path) -> Path:
     if whole.exists():
         return whole
     return Path(folder) if folder and Path(folder).is_dir() else Path(_PART.sub("", str(path)))
+
+
+def part_of(path: str | Path) -> str:
+    """Return the part of a file or folder that a path names, with its mark; "" for all of it.
+
+    Example:
+        >>> part_of("dev-v1.1.json[:40]"), part_of("./:test"), part_of("corpus.en")
+        ('[:40]', ':test', '')
+    """
+    file, name = file_of(path), str(path)
+    return "" if file == Path(name) else name[name.rindex(":" if file.is_dir() else "[") :]

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import os
 from decimal import Decimal
 from pathlib import Path
@@ -208,6 +209,40 @@ def test_what_is_wrong_is_named_with_its_sequence_and_index(tmp_path, rows, mess
         read_sequences(path, Columns())
 
 
+def test_cells_with_line_breaks_stay_whole_in_files_of_several_blocks(tmp_path):
+    path, rows = tmp_path / "events.csv", 120_000
+    # the second line of each type looks like an event; some block of 1 MB ends between the lines
+    path.write_text("id,time,type\n" + "".join(f'a,{row},"x\nb,{row},y"\n' for row in range(rows)))
+    (sequence,) = read_sequences(path, Columns())
+    assert sequence.times.tolist() == list(range(rows))
+    assert sequence.types[:2] == ("x\nb,0,y", "x\nb,1,y")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+@pytest.mark.parametrize(("suffix", "pack"), [(".csv.xz", lzma.compress), (".CSV", gzip.compress)])
+def test_delimiter_and_compression_are_those_of_other_tables(tmp_path, delimiter, suffix, pack):
+    path = tmp_path / f"events{suffix}"
+    path.write_bytes(pack(ROWS.replace(",", delimiter).encode()))
+    assert plain(read_sequences(path, Columns())) == WANTED
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("id,time,w\na,1,2\n\na,2,-\n", "line 4, column 'w': '-' is not a number"),
+        ('id;time;w\na;1;2\na;2;"1,5"\n', "line 3, column 'w': '1,5' is not a number"),
+        ("id,time,w\na,1,2\na,2\n", "line 3: 2 cells, but the header has 3"),
+        ("id,time,w\na\xe4,1,2\n", "line 2: not UTF-8"),
+        ('id,time,w\na,1,"2\n', "line 2: a quote is never closed"),
+    ],
+)
+def test_a_cell_of_a_csv_that_cannot_be_read_is_named_with_its_line(tmp_path, text, message):
+    path = tmp_path / "events.csv"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(DataError, match=message):
+        read_sequences(path, Columns(type=None, values=["w"]))
+
+
 def test_what_cannot_be_read_is_named(table, tmp_path):
     with pytest.raises(DataError, match="has no column 'when'; it has: id, time, type"):
         read_sequences(table, Columns(time="when"))
@@ -217,7 +252,7 @@ def test_what_cannot_be_read_is_named(table, tmp_path):
         read_sequences(twice, Columns())
     latin = tmp_path / "latin.csv"
     latin.write_bytes("id,time,type,größe\na,1,x,2\n".encode("latin-1"))
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"latin\.csv, line 1: not UTF-8"):
         read_sequences(latin, Columns())
     with pytest.raises(DataError, match=r"events are read from \.csv"):
         read_sequences(tmp_path / "events.txt", Columns())

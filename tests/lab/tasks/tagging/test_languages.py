@@ -124,7 +124,7 @@ def test_second_positions_are_those_of_the_trees(tmp_path: Path, files: dict[str
         ("sinusoidal", {"reordering": "final"}, "head_final"),
         ("sinusoidal", {"valid": {"en": "b"}}, "train and valid must both be a file, or both files by"),
         ("sinusoidal", {"train": {"en": "a"}, "valid": {"de": "b"}}, "has the language 'de'; train has en"),
-        ("sinusoidal", {"train": {}, "valid": {}}, "train names no file"),
+        ("sinusoidal", {"train": {}, "valid": {}}, r"data.train is \{\}; it must name a file"),
     ],
 )
 def test_settings_that_do_not_fit(

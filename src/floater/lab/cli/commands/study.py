@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import Any
 
 from floater.lab.cli.arguments import add_json, add_trust
@@ -53,7 +54,7 @@ def _settings(topic: str) -> type[Any]:
 @outliving_terminal()
 def run(arguments: argparse.Namespace) -> int:
     from floater.lab.settings import make
-    from floater.lab.study.run import study
+    from floater.lab.study.run import SETTINGS, study
     from floater.lab.study.settings import StudySettings
     from floater.lab.tasks.registry import import_modules, trust
 
@@ -64,6 +65,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trust_code:
         for source in settings.checkpoints.values():
             trust(source)
-    command = shlex.join([arguments.config, *arguments.overrides])
+    words = [arguments.config, *arguments.overrides]
+    if not Path(arguments.config).is_file():  # a pipe, which is gone when the report is read
+        words = [str(Path(settings.folder, SETTINGS))]
+    command = shlex.join(words)
     results = study(settings, command, train=not arguments.report)
     return print_study(results, as_json=arguments.json)

@@ -129,32 +129,48 @@ def _texts(texts: Any, cell: Callable[[int], str]) -> Any:
         DataError: if the texts are neither; the message names the first cell that is not like those before.
     """
 
-    def casts(kind: Any, count: int) -> bool:
-        try:
-            texts[:count].cast(kind)
-        except pa.ArrowException:
-            return False
-        return True
-
     for kind in _KINDS:
-        if casts(kind, len(texts)):
+        if _casts(texts, kind):
             exact = pa.int64() if kind == pa.float64() else kind  # float64 would round integers
-            return texts.cast(exact) if casts(exact, len(texts)) else texts
-    counts = range(1, len(texts) + 1)
-    wrong = max(bisect_left(counts, True, key=lambda n: not casts(kind, n)) for kind in _KINDS)
+            return texts.cast(exact) if _casts(texts, exact) else texts
+    wrong = max(_first_that_does_not_cast(texts, kind) for kind in _KINDS)
     raise DataError(
         f"{cell(wrong)}: {shown_value(texts[wrong].as_py())} is not a number or a date in ISO 8601"
         f"{' like those before it' * (wrong > 0)}; dates must all have a time zone, or none"
     )
 
 
-def float64(column: Any, where: str) -> np.ndarray:
+def _casts(column: Any, kind: Any) -> bool:
+    try:
+        column.cast(kind)
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def _first_that_does_not_cast(column: Any, kind: Any) -> int:
+    """Return the index of the first cell that does not cast to a type, of a column that has one."""
+    return bisect_left(range(1, len(column) + 1), True, key=lambda count: not _casts(column[:count], kind))
+
+
+def float64(column: Any, where: str, cell: Callable[[int], str] | None = None) -> np.ndarray:
     """Return a column of Arrow as float64, NaN where it is empty.
 
+    Args:
+        column: the column.
+        where: the file and the column, for messages.
+        cell: function from the index of a row to its file, line and column.
+
     Raises:
-        DataError: if it has no numbers; the message begins with `where`.
+        DataError: if it has no numbers; the message names the first text that is none.
     """
     try:
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except pa.ArrowException as error:
+        if cell is not None and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            wrong = _first_that_does_not_cast(column, pa.float64())
+            raise DataError(
+                f"{cell(wrong)}: {shown_value(column[wrong].as_py())} is not a number; a value that was not "
+                "observed is an empty cell"
+            ) from error
         raise DataError(f"{where} is {column.type}, not numbers ({' '.join(str(error).split())})") from error

@@ -19,12 +19,12 @@ import pyarrow.parquet
 from floater.errors import DataError, reason
 from floater.lab.tasks.corpora.columns import columns_advice
 from floater.lab.tasks.corpora.event_times import EventTimes, column_times, decimal_times, float64
-from floater.lab.tasks.corpora.rows import JSON, delimited_rows, json_rows, shown_value, suffix
+from floater.lab.tasks.corpora.rows import JSON, delimited_rows, delimiter_of, json_rows, shown_value, suffix
 from floater.lab.tasks.corpora.splits import HUB
-from floater.lab.tasks.corpora.text import load_split, read_lines
+from floater.lab.tasks.corpora.text import PACKED, load_split, read_lines
 
 TIMES, TYPES = "time.txt", "event.txt"
-_CSV = (".csv", ".csv.gz")
+_CSV = ".csv"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE)
 
 
@@ -86,8 +86,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     """Read sequences of events.
 
     Args:
-        source: CSV (.csv, .csv.gz), JSON (.jsonl, .ndjson, .json) or Parquet (.parquet) file with a row for
-            each event, or with a row for each sequence and lists of its times, and its types or values;
+        source: CSV (.csv), JSON (.jsonl, .ndjson, .json) or Parquet (.parquet) file with a row for each
+            event, or with a row for each sequence and lists of its times, and its types or values;
             directory with time.txt and event.txt, one sequence per line; or hf:NAME, the training split of a
             Hugging Face data set, or hf:NAME:SPLIT. The rows of a sequence keep their order. Times that
             float64 would round, such as dates below seconds, are counted from the first event of a sequence.
@@ -117,7 +117,8 @@ def read_sequences(source: str | Path, columns: Columns) -> list[EventSequence]:
     values = np.empty((len(ids), len(columns.values)))
     observed = np.empty(values.shape, dtype=bool)
     for i, column in enumerate(columns.values):
-        values[:, i] = float64(table[column], f"{name}: column '{column}'")
+        where = functools.partial(_cell, name, column, listed)
+        values[:, i] = float64(table[column], f"{name}: column '{column}'", where)
         observed[:, i] = ~np.asarray(table[column].is_null())
     sequences = []
     for id, rows in rows_of.items():
@@ -144,18 +145,20 @@ def _table(name: str, columns: Columns) -> pa.Table:
                 table = file.read()
         elif suffix(name) in JSON:
             table = _json_table(name, wanted)
-        elif name.endswith(_CSV):
-            kept = {name: pa.string() for name in (columns.id, columns.time, columns.type) if name}
-            table = pa.csv.read_csv(name, convert_options=pa.csv.ConvertOptions(column_types=kept))
+        elif suffix(name) == _CSV:
+            table = _csv_table(name, columns)
         else:
             raise DataError(
-                f"{name}: events are read from .csv, .csv.gz, .jsonl, .json, .parquet, a directory with "
+                f"{name}: events are read from .csv, .jsonl, .json, .parquet, a directory with "
                 f"{TIMES} and {TYPES}, or hf:NAME"
             )
         there = table.column_names
     except DataError:
         raise
     except Exception as error:  # Arrow and datasets raise many types of exceptions
+        if suffix(name) == _CSV:
+            for _ in delimited_rows(name):  # whose errors name the line
+                pass
         raise DataError(f"{name}: cannot be read ({reason(error)})") from error
     for column in wanted:
         if there.count(column) != 1:
@@ -164,6 +167,19 @@ def _table(name: str, columns: Columns) -> pa.Table:
                 f"{name} has {how} '{column}'; it has: {', '.join(there)}; {columns_advice('ROLE')}"
             )
     return table
+
+
+def _csv_table(name: str, columns: Columns) -> pa.Table:
+    """Return the rows of a CSV file, plain or compressed; ids, times and types are texts."""
+    kept = {column: pa.string() for column in (columns.id, columns.time, columns.type) if column}
+    # without newlines_in_values a row whose line break is at the end of a block would be read as two
+    parse = pa.csv.ParseOptions(delimiter=delimiter_of(name), newlines_in_values=True)
+    convert = pa.csv.ConvertOptions(column_types=kept)
+    with open(name, "rb") as file:
+        begin = file.peek(1)
+        opened = (unpack(file) for _, magic, unpack in PACKED.values() if begin.startswith(magic))
+        with next(opened, file) as text:
+            return pa.csv.read_csv(text, parse_options=parse, convert_options=convert)
 
 
 def _json_table(name: str, wanted: Collection[str]) -> pa.Table:
@@ -236,9 +252,8 @@ def _cell(name: str, column: str, listed: np.ndarray | None, row: int) -> str:
 
 def _line(name: str, row: int) -> str:
     """Return the file and the line of a row, for a message."""
-    rows = (
-        delimited_rows(name) if name.endswith(_CSV) else json_rows(name) if suffix(name) in JSON else iter(())
-    )
+    kind = suffix(name)
+    rows = delimited_rows(name) if kind == _CSV else json_rows(name) if kind in JSON else iter(())
     number = next((line for line, _ in itertools.islice(rows, row, None)), None)
     return f"{name}, {f'line {number}' if number and number > 0 else f'row {row + 1}'}"
 

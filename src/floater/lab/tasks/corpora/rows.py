@@ -41,24 +41,38 @@ def delimited_rows(name: str) -> Iterator[tuple[int, Row]]:
         DataError: if a row has too few or too many cells, or quotes that do not enclose cells; the message
             names file and line, and the column of a quote after a blank.
     """
-    header = next((line for line in iter_lines(name) if line.strip()), "")
+    delimiter = delimiter_of(name)
     tabs = suffix(name) == ".tsv"
-    delimiter = "\t" if tabs else max(_DELIMITERS, key=re.sub('"[^"]*"', "", header).count)
     if not tabs and delimiter != ",":
         logger.info("%s: cells are separated by %r", name, delimiter)
     if not tabs:
         return (yield from _parsed(name, delimiter, csv.QUOTE_MINIMAL))
-    quoting = csv.QUOTE_MINIMAL if _quotes_enclose_cells(name, delimiter, header) else csv.QUOTE_NONE
+    quoting = csv.QUOTE_MINIMAL if _quotes_enclose_cells(name, delimiter) else csv.QUOTE_NONE
     yield from _parsed(name, delimiter, quoting)
 
 
-def _quotes_enclose_cells(name: str, delimiter: str, header: str) -> bool:
+def delimiter_of(name: str) -> str:
+    r"""Return the delimiter of a CSV or TSV file.
+
+    Raises:
+        DataError: if the file cannot be read.
+    """
+    if suffix(name) == ".tsv":
+        return "\t"
+    return max(_DELIMITERS, key=re.sub('"[^"]*"', "", _header(name)).count)
+
+
+def _header(name: str) -> str:
+    return next((line for line in iter_lines(name) if line.strip()), "")
+
+
+def _quotes_enclose_cells(name: str, delimiter: str) -> bool:
     """Return whether the quotes of a TSV are those of CSV, and log what that means where it is not plain.
 
     Raises:
         DataError: if a quotation may be one cell or go on from one row to another.
     """
-    spanning, may_join = 0, '"' not in header
+    spanning, may_join = 0, '"' not in _header(name)
     try:
         for line, row in _parsed(name, delimiter, csv.QUOTE_MINIMAL):
             several = [cell for cell in row.values() if "\n" in cell]

@@ -15,7 +15,7 @@ from floater.errors import DataError, reason
 from floater.lab.tasks.corpora.columns import Choice, outer_of
 from floater.lab.tasks.corpora.rows import DELIMITED, JSON, suffix
 from floater.lab.tasks.corpora.text import PACKED, load_split
-from floater.lab.training.named_files import file_of
+from floater.lab.training.named_files import file_of, part_of
 
 HUB = "hf:"
 SPLITS = {"train": ("train",), "valid": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -67,16 +67,18 @@ def load(name: str, choice: Choice) -> tuple[Any, list[str]]:
     if hub and _is_saved(Path(hub[1])):
         raise DataError(f"{name}: {hub[1]} is a folder written by save_to_disk; leave out hf:")
     folder, chosen = (None, hub[3]) if hub else _folder(name)
-    wanted = SPLITS.get(chosen or "test", (str(chosen),))
-    where = hub[1] if hub else str(folder)
+    bare, wanted = name.removesuffix(f":{chosen}"), SPLITS.get(chosen or "test", (str(chosen),))
+    where = hub[1] if hub else str(folder and folder.resolve())  # "." would name no data set
     with _quiet(name), tempfile.TemporaryDirectory() as fresh:
         if folder is not None and not folder.is_dir():
             return datasets.Dataset(_columnar(name, choice), fingerprint=name), []  # or it would be hashed
         if folder is not None and _is_saved(folder):
             data = datasets.load_from_disk(where)
-            return (data[_split(name, data, wanted)] if isinstance(data, dict) else data), []
+            return (data[_split(bare, data, wanted)] if isinstance(data, dict) else data), []
         if folder is not None and glob.has_magic(where):
-            raise DataError(f"{name}: the package datasets reads *, ? and [ as a pattern; rename the folder")
+            raise DataError(
+                f"{name}: the package datasets reads *, ? and [ in {where} as a pattern; rename the folder"
+            )
         # the cache of `datasets` tells files of a folder by their times alone
         options: dict[str, Any] = {"cache_dir": fresh} if Path(where).is_dir() else {}
         builder = datasets.load_dataset_builder(where, hub[2] if hub else None, **options)
@@ -84,8 +86,8 @@ def load(name: str, choice: Choice) -> tuple[Any, list[str]]:
         suffixes = {suffix(file) for part in files.values() for file in part}
         columnar = COLUMNAR if builder.info.features is None else ()  # a card may name the labels
         if folder is not None and suffixes <= {*DELIMITED, *JSON, *columnar}:
-            return None, list(files[_split(name, files, wanted)])
-        chosen = _split(name, builder.info.splits or files, wanted)
+            return None, list(files[_split(bare, files, wanted)])
+        chosen = _split(bare, builder.info.splits or files, wanted)
         missing = {"keep_default_na": False} if isinstance(builder, Csv) else {}  # "NA" is a text
         return load_split(where, hub[2] if hub else None, chosen, **missing), []
 
@@ -114,13 +116,13 @@ def _columnar(name: str, choice: Choice) -> Any:
             return pa.ipc.open_file(file).read_all()
 
 
-def _split(name: str, splits: Iterable[str], wanted: Sequence[str]) -> str:
+def _split(bare: str, splits: Iterable[str], wanted: Sequence[str]) -> str:
+    """Return the first of the wanted splits of a source that it has."""
     names = list(map(str, splits))
     chosen = next((each for each in wanted if each in names), None)
     if chosen is None:
-        bare = name.removesuffix(f":{wanted[0]}")
         raise DataError(
-            f"{name}: no split '{wanted[0]}'; there are: {', '.join(names)}; choose one: {bare}:{names[0]}"
+            f"{bare}: no split '{wanted[0]}'; there are: {', '.join(names)}; choose one: {bare}:{names[0]}"
         )
     return chosen
 
@@ -148,4 +150,4 @@ def _quiet(name: str) -> Iterator[None]:
 def _folder(name: str) -> tuple[Path, str | None]:
     """Return the path of a source, and the split that its name chooses."""
     path = file_of(name)
-    return path, name.removeprefix(f"{path}:") if path.is_dir() and not Path(name).is_dir() else None
+    return path, part_of(name).removeprefix(":") or None if path.is_dir() else None

@@ -253,6 +253,8 @@ def _encoding(line: bytes) -> str:
         likely, _, order = shapes.get(often, "").partition(" ")
     if likely:
         return f"; it looks like {likely}; convert it: iconv -f {likely}{order} -t UTF-8"
+    if b"\0" in line:
+        return "; remove them: tr -d '\\0'"
     return "; convert text of another encoding, such as Latin-1: iconv -f ENCODING -t UTF-8"
 
 
