@@ -125,6 +125,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: hf.SEWDModel(hf.SEWDConfig(**_SMALL, max_position_embeddings=32)),
         "SEWDModel reads no text: .*; extend the part of the model that reads texts",
     ),
+    "rates of blocks from linspace": (
+        lambda: hf.ConvNextModel(hf.ConvNextConfig(hidden_sizes=[8, 8], depths=[1, 1], num_stages=2)),
+        "ConvNextModel has no positions that can be extended: .*takes no tokens",
+    ),
     "layers of two kinds": (
         lambda: hf.DeepseekV4Model(
             hf.DeepseekV4Config(

@@ -34,6 +34,9 @@ _BY_MASK = {_ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.defaul
 _FILLS = {_ATEN.normal_.default, _ATEN.uniform_.default, _ATEN.fill_.Scalar, _ATEN.zero_.default}
 """Operations that give a tensor other values, of whatever shape it is."""
 
+_COUNTED = {_ATEN.linspace.default, _ATEN.arange.default, _ATEN.arange.start, _ATEN.arange.start_step}
+"""Operations whose fractions have values, too: constructors read rates of layers from them."""
+
 _RESULTS: dict[Any, tuple[type | None, list[tuple[Any, ...]]]] = {}
 """Results on the device "meta" by operation and arguments, as layers repeat them.
 
@@ -106,7 +109,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*shapes[0], **shapes[1]) if traits.aliases else _on_meta(func, *shapes)
         outputs = _tensors(result)
         small = all(leaf.numel() * leaf.element_size() <= _BYTES for leaf in outputs)
-        if has_values and small and (tensors or not any(map(_has_fractions, outputs))):
+        if has_values and small and (tensors or func in _COUNTED or not any(map(_has_fractions, outputs))):
             if "device" in kwargs:
                 kwargs = {**kwargs, "device": torch.device("cpu")}
             return func(*args, **kwargs)
