@@ -159,7 +159,7 @@ def test_caches_of_other_kinds_change_nothing(name: str) -> None:
 
 @pytest.mark.slow
 def test_every_class_that_takes_a_clock_runs_at_its_times_also_as_exported_code(tmp_path: Path) -> None:
-    """Four minutes of a core."""
+    """A minute and a half of a core."""
     names, exported, cached = [], [], []
     for name, model in accepted(clocked):
         # two take no positions, and rounding decides which two keys the last reads

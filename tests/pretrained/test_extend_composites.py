@@ -28,7 +28,7 @@ def test_a_composite_model_is_extended_or_refused(name: str) -> None:
 
 @pytest.mark.slow
 def test_every_composite_model_of_the_installed_version() -> None:
-    """Three minutes of a core."""
+    """A minute and a half of a core."""
     import families
     import tiny_configs
 

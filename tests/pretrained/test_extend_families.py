@@ -102,7 +102,7 @@ def test_the_published_table_has_no_failure() -> None:
 
 @pytest.mark.slow
 def test_every_class_that_declares_positions_itself() -> None:
-    """Six minutes of a core; test_extend_composites.py has the others, for a second process."""
+    """Two minutes of a core; test_extend_composites.py has the others, for a second process."""
     import families
     import tiny_configs
 
