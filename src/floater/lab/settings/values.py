@@ -58,8 +58,9 @@ def _message(error: Mismatch) -> str:
         value, list | dict
     )
     hint = "; quote it if a text is meant" if is_quotable else ""
-    nulls = {"None": "null", "[None]": "a list of null, as YAML reads -"}
-    text = nulls.get(repr(value), shorten(value))
+    text = "null" if value is None else shorten(value)
+    if value == [None]:
+        text = "a list of null, as YAML reads -"
     return f"'{error.path}' must be {type_name(error.annotation)}, not {text}{hint}"
 
 

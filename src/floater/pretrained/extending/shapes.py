@@ -132,7 +132,7 @@ class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Traits(NamedTuple):
-    """What an operation does: take a device, return shapes by values, change arguments, or return views."""
+    """Properties of an operation: device argument, shapes that depend on values, mutation, aliasing."""
 
     device: bool
     by_values: bool

@@ -96,7 +96,7 @@ def test_the_majority_of_bits_has_more_than_half(least: int, more: int, seed: in
 
 
 def test_the_number_of_ones_is_uniform_without_half_of_them() -> None:
-    """Of 0, 1, 3 and 4 ones a quarter each; within five standard deviations."""
+    """Four bits have 0, 1, 3 or 4 ones with equal probability, within five standard deviations."""
     random = np.random.default_rng(0)
     drawn = [binary_majority(4, random).question for _ in range(4000)]
     drawn += [interleaved_majority(12, 12, random).question[2::3] for _ in range(4000)]
@@ -109,7 +109,7 @@ def test_the_number_of_ones_is_uniform_without_half_of_them() -> None:
 
 
 def test_lengths_of_interleaved_bits_are_next_to_those_drawn() -> None:
-    """Of the 50 numbers from 51 to 100, two are next to 51, and three to each greater multiple of 3."""
+    """Numbers from 51 to 100 are rounded to multiples of 3: two of them to 51, three to each other one."""
     random = np.random.default_rng(0)
     drawn = Counter(interleaved_majority(51, 100, random).length for _ in range(5000))
     assert drawn.keys() == {*range(51, 100, 3)}

@@ -92,8 +92,7 @@ def parity(length: int, uniform_ones: bool, random: np.random.Generator) -> Exam
         (['0', '1', '1'], ['yes'])
     """
     if uniform_ones:
-        ones = int(random.integers(length + 1))
-        bits = random.permutation([1] * ones + [0] * (length - ones)).tolist()
+        bits = _shuffled(int(random.integers(length + 1)), length, random)
     else:
         bits = random.integers(2, size=length).tolist()
     return Example(list(map(str, bits)), [NO if sum(bits) % 2 else YES], length)
@@ -163,11 +162,15 @@ def interleaved_majority(least: int, most: int, random: np.random.Generator) -> 
 
 def _uneven_bits(length: int, random: np.random.Generator) -> tuple[list[str], str]:
     """Return bits with a uniform number of ones, but not half of them, and the more frequent value."""
-    ones = length / 2
-    while ones == length / 2:
-        ones = int(random.integers(length + 1))
-    bits = random.permutation([1] * int(ones) + [0] * (length - int(ones))).tolist()
-    return list(map(str, bits)), str(int(2 * ones > length))
+    while 2 * (ones := int(random.integers(length + 1))) == length:
+        pass
+    return list(map(str, _shuffled(ones, length, random))), str(int(2 * ones > length))
+
+
+def _shuffled(ones: int, length: int, random: np.random.Generator) -> list[int]:
+    """Return bits, of which a number are ones, in random order."""
+    bits: list[int] = random.permutation([1] * ones + [0] * (length - ones)).tolist()
+    return bits
 
 
 def poly(length: int, modulus: int, random: np.random.Generator) -> Example:
