@@ -94,7 +94,7 @@ def column_times(column: Any, where: str, cell: Callable[[int], str]) -> EventTi
         column = column.cast(column.type.value_type)
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if _has_texts(column):
         column = _texts(pc.utf8_trim_whitespace(column), cell)
     if pa.types.is_timestamp(column.type):
         per_second = _PER_SECOND[column.type.unit]
@@ -140,6 +140,10 @@ def _texts(texts: Any, cell: Callable[[int], str]) -> Any:
     )
 
 
+def _has_texts(column: Any) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
 def _casts(column: Any, kind: Any) -> bool:
     try:
         column.cast(kind)
@@ -167,7 +171,7 @@ def float64(column: Any, where: str, cell: Callable[[int], str] | None = None) -
     try:
         return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except pa.ArrowException as error:
-        if cell is not None and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        if cell is not None and _has_texts(column):
             wrong = _first_that_does_not_cast(column, pa.float64())
             raise DataError(
                 f"{cell(wrong)}: {shown_value(column[wrong].as_py())} is not a number; a value that was not "
