@@ -21,7 +21,7 @@ from floater.lab.tasks.corpora.columns import columns_advice
 from floater.lab.tasks.corpora.event_times import EventTimes, column_times, decimal_times, float64
 from floater.lab.tasks.corpora.rows import JSON, delimited_rows, delimiter_of, json_rows, shown_value, suffix
 from floater.lab.tasks.corpora.splits import HUB
-from floater.lab.tasks.corpora.text import PACKED, load_split, read_lines
+from floater.lab.tasks.corpora.text import load_split, read_lines, unpacked
 
 TIMES, TYPES = "time.txt", "event.txt"
 _CSV = ".csv"
@@ -156,9 +156,6 @@ def _table(name: str, columns: Columns) -> pa.Table:
     except DataError:
         raise
     except Exception as error:  # Arrow and datasets raise many types of exceptions
-        if suffix(name) == _CSV:
-            for _ in delimited_rows(name):  # whose errors name the line
-                pass
         raise DataError(f"{name}: cannot be read ({reason(error)})") from error
     for column in wanted:
         if there.count(column) != 1:
@@ -176,10 +173,13 @@ def _csv_table(name: str, columns: Columns) -> pa.Table:
     parse = pa.csv.ParseOptions(delimiter=delimiter_of(name), newlines_in_values=True)
     convert = pa.csv.ConvertOptions(column_types=kept)
     with open(name, "rb") as file:
-        begin = file.peek(1)
-        opened = (unpack(file) for _, magic, unpack in PACKED.values() if begin.startswith(magic))
-        with next(opened, file) as text:
+        text, _ = unpacked(file, name)
+        try:
             return pa.csv.read_csv(text, parse_options=parse, convert_options=convert)
+        except Exception:
+            for _ in delimited_rows(name):  # whose errors name the line
+                pass
+            raise
 
 
 def _json_table(name: str, wanted: Collection[str]) -> pa.Table:

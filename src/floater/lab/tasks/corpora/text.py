@@ -109,27 +109,41 @@ def lines_of_file(file: Any, name: str) -> Iterator[str]:
         DataError: see `read_lines`.
         OSError: if it cannot be read.
     """
-    kind, begin = "", file.peek(1)  # all that is buffered
+    stream, kind = unpacked(file, name)
     try:
-        for ending, (kind, magic, unpack) in PACKED.items():
-            if begin.startswith(magic):
-                status = os.fstat(file.fileno())
-                most = most_unpacked(status.st_size) if stat.S_ISREG(status.st_mode) else sys.maxsize - 1
-                with unpack(file) as unpacked:
-                    yield from _decoded(_bounded(unpacked, name, most), name)
-                return
-            if name.lower().endswith(ending):
-                raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
-        for magic, what in _PACKED_OTHERWISE.items():
-            if begin.startswith(magic):
-                raise DataError(f"{name}: {what}, not text; unpack it")
-        yield from _decoded(file, name)
+        if kind:
+            status = os.fstat(file.fileno())
+            most = most_unpacked(status.st_size) if stat.S_ISREG(status.st_mode) else sys.maxsize - 1
+            stream = _bounded(stream, name, most)
+        yield from _decoded(stream, name)
     except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{name}: corrupt {kind} file ({error})") from error
     except OSError as error:
         if error.errno is not None:  # bzip2 has no exception of its own
             raise
         raise DataError(f"{name}: corrupt {kind} file ({error})") from error
+
+
+def unpacked(file: Any, name: str) -> tuple[Any, str]:
+    """Return a file that is open in binary mode, or the stream that unpacks it, and the kind of its packing.
+
+    Args:
+        file: see `lines_of_file`.
+        name: its name in messages.
+
+    Raises:
+        DataError: if it is packed otherwise than by gzip, bzip2 or xz, or not as the ending of its name says.
+    """
+    begin = file.peek(1)  # all that is buffered
+    for ending, (kind, magic, unpack) in PACKED.items():
+        if begin.startswith(magic):
+            return unpack(file), kind
+        if name.lower().endswith(ending):
+            raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
+    for magic, what in _PACKED_OTHERWISE.items():
+        if begin.startswith(magic):
+            raise DataError(f"{name}: {what}, not text; unpack it")
+    return file, ""
 
 
 def read_json(path: Path) -> Any:
