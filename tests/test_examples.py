@@ -46,6 +46,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("squared_distance", "squared_distance"),
         ("log_distance", "distance_mlp"),
         ("log_distance", "floater_symmetric"),
+        ("log_distance", "dynamic_bias_clipped"),
+        ("log_distance", "kerple_clipped"),
+        ("log_distance", "alibi_clipped"),
     ],
 )
 def test_an_encoding_keeps_the_contract(
@@ -99,6 +102,22 @@ def test_the_rival_of_real_distances_is_its_value_at_each_of_them(
     for layer in range(SPEC["layers"]):
         interpolated = rival.correlation(rival.prepare(positions), layer)
         torch.testing.assert_close(interpolated, rival.correlation(at_each, layer), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dynamic_bias", "kerple", "alibi"])
+def test_a_clipped_rival_counts_far_distances_as_half_the_training_length(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(folder)
+    import_module("log_distance")
+    rival, plain = build(f"{name}_clipped", **SPEC), build(name, **SPEC)
+    plain.load_state_dict(rival.state_dict())
+    far, half = 40, SPEC["max_length"] // 2
+    positions = Positions.arange(far)
+    wanted, bias = (model.correlation(model.prepare(positions), 1)[0] for model in (plain, rival))
+    delta = positions.delta[0].clamp(-half, half)
+    torch.testing.assert_close(bias, wanted[:, delta.clamp(max=0).neg(), delta.clamp(min=0)])
+    assert not torch.allclose(bias, wanted)
 
 
 def floater(*arguments: str) -> subprocess.CompletedProcess[str]:
