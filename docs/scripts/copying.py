@@ -1,6 +1,7 @@
-"""Write the tables of the comparison on copying into protocol.md from docs/protocol/copying.csv: `make docs`.
+"""Write the tables of the comparisons on copying into protocol.md: `make docs`.
 
-The file is the `scores.csv` of the study, which has the variants with the rate that was chosen.
+docs/protocol/copying.csv and copying_clip.csv are the `scores.csv` of the studies, which have the variants
+with the rate that was chosen.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tables import table
 
 DOCS = Path(__file__).parents[1]
 PAGE, FILE = DOCS / "protocol.md", DOCS / "protocol" / "copying.csv"
+CLIPPED = DOCS / "protocol" / "copying_clip.csv"
 NAMES = r"(.+)-\de-\d"
 """Variant, before the rate."""
 BINS = {0: "to 16", 17: "17–32", 33: "33–64"}
@@ -62,6 +64,35 @@ def learned(file: Path) -> str:
     )
 
 
+def clip(file: Path, clipped: Path) -> str:
+    """Return what the clip gives to a function, and by how much the flow is better, the first score first.
+
+    Args:
+        file: scores of the functions without a clip, and of the flow.
+        clipped: scores of `NAME_clipped`; others are repeats.
+    """
+    lines = []
+    for low in sorted(low for low in BINS if low)[::-1]:
+        plain = scores(file, low)
+        named = ((name.rpartition("_")[::2], each) for name, each in scores(clipped, low).items())
+        of = {name: each for (name, suffix), each in named if suffix == "clipped"}
+        sides = {("clip", name): (each, plain[name]) for name, each in of.items()}
+        sides |= {("flow", name): (plain[FLOW], each) for name, each in of.items()}
+        tests = paired_tests(sides, family=len(sides))
+        for name, each in of.items():
+            line = {"symbols": BINS[low], "function": words(name)}
+            line |= {"without the clip": spread([*plain[name].values()], 1)}
+            line |= {"with it": spread([*each.values()], 1)}
+            line["better with it by"], line["p, clip"] = tests["clip", name]
+            line["flow better by"], line["p, flow"] = tests["flow", name]
+            lines.append(line)
+    return table(lines)
+
+
 def written() -> dict[str, str]:
     """Return the tables of the page by their names."""
-    return {"copying": by_variant(FILE), "copying learned": learned(FILE)}
+    return {
+        "copying": by_variant(FILE),
+        "copying learned": learned(FILE),
+        "copying clip": clip(FILE, CLIPPED),
+    }

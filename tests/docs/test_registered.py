@@ -161,13 +161,7 @@ def test_copying_has_the_tests_of_its_plan(tmp_path: Path) -> None:
         "alibi": (70.0, 71.0, 66.0, 69.0, 68.0),
         "floater_relative-unclipped": (80.0, 85.0, 71.0, 77.0, 89.5),
     }
-    with (tmp_path / "scores.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["model", "seed", "test", "metric", "low", "score"])
-        for name, values in scores.items():
-            for seed, score in enumerate(values, 51):
-                for low in copying.BINS:
-                    writer.writerow([f"{name}-1e-3", seed, "lengths", "exact", low, score - low])
+    write_exact_matches(tmp_path / "scores.csv", scores)
     rows = [
         line.strip("| ").split(" | ") for line in copying.by_variant(tmp_path / "scores.csv").splitlines()
     ]
@@ -183,6 +177,43 @@ def test_copying_has_the_tests_of_its_plan(tmp_path: Path) -> None:
         assert cells[f"`{ours}`"].endswith(f", p {protocol.shown_p(8 * ps['t5'])}")
     p = ttest_rel(scores["floater_relative"], scores["t5"]).pvalue
     assert table["`t5`"]["p, 33–64"] == table["`t5`"]["p, 17–32"] == protocol.shown_p(8 * p)
+
+
+def write_exact_matches(path: Path, scores: dict[str, tuple[float, ...]]) -> None:
+    """Write scores by seed, less the lower bound of each bin."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["model", "seed", "test", "metric", "low", "score"])
+        for name, values in scores.items():
+            for seed, score in enumerate(values, 51):
+                for low in copying.BINS:
+                    writer.writerow([f"{name}-1e-3", seed, "lengths", "exact", low, score - low])
+
+
+def test_the_clip_has_the_tests_of_its_plan(tmp_path: Path) -> None:
+    """Against scipy's paired test, with Holm's factors over the six comparisons of a score."""
+    from scipy.stats import ttest_rel
+
+    flow = (88.0, 87.0, 90.0, 86.0, 89.0)
+    plain = {"dynamic_bias": (7.0, 9.0, 2.0, 4.0, 8.0), "alibi": (0.0, 1.0, 0.0, 2.0, 0.0)}
+    with_it = {"dynamic_bias": (85.0, 88.5, 79.0, 86.5, 84.0), "alibi": (0.5, 0.0, 3.0, 9.0, 1.0)}
+    write_exact_matches(tmp_path / "plain.csv", plain | {"floater_relative": flow})
+    write_exact_matches(tmp_path / "clip.csv", {f"{name}_clipped": each for name, each in with_it.items()})
+    table = copying.clip(tmp_path / "plain.csv", tmp_path / "clip.csv")
+    names, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    cells = [dict(zip(names, row, strict=True)) for row in rows]
+    assert [(row["symbols"], row["function"]) for row in cells] == [
+        *(("33–64", "`dynamic_bias`"), ("33–64", "`alibi`")),
+        *(("17–32", "`dynamic_bias`"), ("17–32", "`alibi`")),
+    ]
+    sides = {("p, clip", name): (with_it[name], plain[name]) for name in plain}
+    sides |= {("p, flow", name): (flow, with_it[name]) for name in plain}
+    ps = sorted((ttest_rel(*pair).pvalue, *side) for side, pair in sides.items())
+    corrected = np.maximum.accumulate([p * (4 - rank) for rank, (p, *_) in enumerate(ps)])
+    for (_, column, name), p in zip(ps, corrected, strict=True):
+        row = next(row for row in cells if row["function"] == f"`{name}`")
+        assert row[column] == protocol.shown_p(min(p, 1.0))
+    assert cells[1]["better with it by"] == "2.1 ± 3.1"
 
 
 def test_events_have_the_tests_of_their_plan(tmp_path: Path) -> None:
