@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from floater.lab.cli.output import write_lines
+from floater.errors import DataError
+from floater.lab.cli.output import check_writable, write_lines
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -49,3 +50,24 @@ def test_standard_output_that_is_a_file_goes_on_after_the_lines(tmp_path: Path) 
         write_lines(["a"], f"/proc/self/fd/{file.fileno()}")
     assert (tmp_path / "out").stat().st_ino == inode
     assert (tmp_path / "out").read_text() == "a\n"
+
+
+def test_a_link_to_a_file_that_is_still_to_be_written_stays(tmp_path: Path) -> None:
+    link, file = tmp_path / "link", tmp_path / "elsewhere" / "file"
+    link.symlink_to(file)
+    with pytest.raises(FileNotFoundError, match=r"no such directory: '.*elsewhere'"):
+        check_writable(str(link))
+    file.parent.mkdir()
+    check_writable(str(link))
+    assert link.is_symlink()
+    assert not file.exists()
+    write_lines(["a"], str(link))
+    assert file.read_text() == "a\n"
+
+
+def test_a_dash_is_no_name_of_an_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many tools mean standard output by it; here a file of that name was written."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"name /dev/stdout for standard output, or \./- for a file"):
+        check_writable("-")
+    check_writable("./-")

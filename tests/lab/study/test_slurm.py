@@ -112,6 +112,33 @@ def test_a_job_gives_its_trial_the_cores_and_gpus_of_the_budget(
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slurm_srun_args": "--exclusive"}, "slurm_srun_args is '--exclusive'; it must be a list of texts"),
+        ({"slurm_setup": "module load a"}, "slurm_setup is 'module load a'; it must be a list of texts"),
+        ({"slurm_setup": [1]}, r"slurm_setup is \[1\]; it must be a list of texts"),
+        ({"slurm_additional_parameters": "account=a"}, "is 'account=a'; it must be a mapping"),
+        ({"slurm_partition": ["a", "b"]}, r"slurm_partition is \['a', 'b'\]; it must be one value"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    """One text would be passed to srun letter by letter."""
+    with pytest.raises(SettingsError, match=rf"^slurm\..*{message}"):
+        SlurmLauncher(Budget(), tmp_path, options, "local")
+
+
+def test_an_option_without_a_value_has_its_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster(tmp_path, monkeypatch, "echo Submitted batch job 7")
+    options = dict.fromkeys(["slurm_cpus_per_task", "slurm_srun_args", "timeout_min"])
+    SlurmLauncher(Budget(threads=2), tmp_path, options).start(grid(settings(tmp_path), "small").trials[0])
+    lines = next((tmp_path / "slurm").glob("jobs-*/7_*.sh")).read_text().splitlines()
+    assert {"#SBATCH --time=1440", "#SBATCH --cpus-per-task=2"} <= {*lines}
+    assert any(line.startswith("srun ") and "--cpus-per-task=2" in line.split() for line in lines)
+
+
+@pytest.mark.parametrize(
     ("sbatch", "message"),
     [
         (

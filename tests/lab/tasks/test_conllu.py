@@ -63,6 +63,14 @@ def test_words_tags_heads_and_relations_are_read(write, end):
         ("\t0\troot\t_\t_\n3.1", "\t9\troot\t_\t_\n3.1", "line 5: the head is 9, of 4 words"),
         ("3.1", "3.x", "the word has number 3.x, not 4"),
         ("\t.\tPUNCT", " . PUNCT", "line 7: there are 8 fields; CoNLL-U has 10"),
+        (
+            "1\tStop\tstop\tVERB\tVB\t_\t0\troot\t_\t_",
+            "EU NNP B-NP B-ORG",
+            "line 10: there is 1 field; CoNLL-U has 10, with a tab between them",
+        ),
+        ("1\tDo\tdo\tAUX", "1\t\tdo\tAUX", "line 3: FORM is empty; CoNLL-U has _ there"),
+        ("1\tDo\tdo\tAUX", "1\tDo\tdo\t ", "line 3: UPOS is empty; CoNLL-U has _ there"),
+        ("3\taux\t", "3\t\t", "line 3: DEPREL is empty; CoNLL-U has _ there"),
     ],
 )
 def test_lines_that_are_not_of_the_format_are_named(write, old, new, message):

@@ -185,6 +185,28 @@ def test_a_damaged_archive_is_named(tmp_path: Path, folder: Path) -> None:
     assert refused > 5
 
 
+@pytest.mark.parametrize(
+    "method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_any_damage_of_an_archive_is_an_error_of_one_line(tmp_path: Path, method: int) -> None:
+    file, draw, messages = tmp_path / "d.zip", random.Random(0), set[str]()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name in ("neg/1.txt", "pos/1.txt"):
+            archive.writestr(name, "a b c\n" * 20)
+    whole = file.read_bytes()
+    for _ in range(200):
+        broken = bytearray(whole)
+        for _ in range(draw.choice((1, 2, 4))):
+            broken[draw.randrange(len(broken))] = draw.randrange(256)
+        file.write_bytes(broken)
+        try:
+            read_documents(file)
+        except DataError as error:
+            messages.add(str(error))
+    assert messages
+    assert not any("()" in message or "\n" in message for message in messages)
+
+
 @pytest.mark.parametrize("zipped", [False, True])
 def test_what_systems_leave_beside_documents_is_none(
     tmp_path: Path, zipped: bool, caplog: pytest.LogCaptureFixture
@@ -208,6 +230,17 @@ def test_what_systems_leave_beside_documents_is_none(
     assert {document.id: " ".join(document.sentences[0]) for document in documents} == words
     assert "4 hidden or system files are skipped" in caplog.text
     assert zipped or "folders without a document are not labels: maybe" in caplog.text
+
+
+def test_folders_of_labels_and_documents_may_be_links(tmp_path: Path) -> None:
+    (tmp_path / "all" / "pos").mkdir(parents=True)
+    (tmp_path / "all" / "pos" / "1.txt").write_text("a b\n")
+    (tmp_path / "some").mkdir()
+    (tmp_path / "some" / "pos").symlink_to(tmp_path / "all" / "pos")
+    assert [document.id for document in read_documents(tmp_path / "some")] == ["pos/1.txt"]
+    (tmp_path / "all" / "pos" / "2.txt").symlink_to(tmp_path / "nowhere.txt")
+    with pytest.raises(DataError, match=r"pos/2\.txt: cannot be read \(No such file"):
+        read_documents(tmp_path / "some")
 
 
 def test_the_tokens_of_a_batch_are_its_words() -> None:
@@ -301,6 +334,17 @@ def test_a_label_of_no_training_document_is_named(tmp_path: Path) -> None:
         DataError, match=r"t.csv: none of the \d+ training documents has the label 'c'; lower"
     ):
         TASK.read(settings)
+
+
+@pytest.mark.parametrize(("space", "warned"), [("", True), (" ", False)])
+def test_text_without_spaces_between_words_is_said(
+    tmp_path: Path, space: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [("今天", "天气", "很", word, str(n)) for n in range(20) for word in "好坏"]
+    rows = [f"{space.join(each)},{each[3]}" for each in words]
+    (tmp_path / "t.csv").write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    TASK.read(load(DocumentsSettings, write_config(tmp_path, data={"train": str(tmp_path / "t.csv")})))
+    assert ("t.csv: the text has no spaces between words" in caplog.text) == warned
 
 
 def test_two_documents_of_one_id_are_refused(tmp_path: Path) -> None:

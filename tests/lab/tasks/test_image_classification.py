@@ -317,3 +317,16 @@ def test_data_may_lie_in_a_hidden_folder(tmp_path: Path) -> None:
     (tmp_path / ".cache" / "cat").mkdir(parents=True)
     Pillow.new("L", (4, 4)).save(tmp_path / ".cache" / "cat" / "1.png")
     assert len(read_images(tmp_path / ".cache", "test", 1)) == 1
+
+
+def test_folders_of_classes_and_images_may_be_links(tmp_path: Path) -> None:
+    (tmp_path / "all" / "cat").mkdir(parents=True)
+    (tmp_path / "some" / "dog").mkdir(parents=True)
+    image = tmp_path / "all" / "cat" / "1.png"
+    Pillow.new("L", (4, 4)).save(image)
+    (tmp_path / "some" / "cat").symlink_to(image.parent)
+    (tmp_path / "some" / "dog" / "1.png").symlink_to(image)
+    assert [each.label for each in read_images(tmp_path / "some", "test", 1)] == ["cat", "dog"]
+    (tmp_path / "some" / "dog" / "2.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(DataError, match=r"dog/2\.png is not a readable image: .*No such file"):
+        read_images(tmp_path / "some", "test", 1)

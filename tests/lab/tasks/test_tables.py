@@ -7,14 +7,17 @@ import io
 import json
 import lzma
 import os
+import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image as Pillow
 
 from floater.errors import DataError
+from floater.lab.tasks.corpora import documents, images
 from floater.lab.tasks.corpora.splits import with_split
 from floater.lab.tasks.corpora.tables import Table, is_table, read_table
 from floater.lab.tasks.language_modeling.data import read_documents
@@ -340,6 +343,8 @@ def test_columns_are_those_that_are_named(tmp_path: Path) -> None:
         read_table(file, ["text"], {"text": "bdy"})
     with pytest.raises(DataError, match=r"has 'txt', which this task does not read; did you mean 'text'\?"):
         read_table(file, ["text"], {"txt": "body"})
+    with pytest.raises(DataError, match="names 'body' for both 'label' and 'text'"):
+        read_table(file, ["text", "label"], {"label": "body", "text": "body"})
 
 
 @pytest.mark.parametrize("header", ["text,label,Text", "Text,label,text", " TEXT,label,text"])
@@ -403,3 +408,18 @@ def test_a_split_of_a_folder_is_compared_by_the_files_of_the_folder(tmp_path: Pa
     assert len(before["data.train"]) == 1
     (folder / "train.csv").write_text("text,label\nother,1\n")
     assert digests({"data.train": source}) != before
+
+
+def test_names_of_classes_are_the_same_in_every_unicode_form(tmp_path: Path) -> None:
+    """Names of files that macOS has packed are in form NFD, and look the same."""
+    forms = [unicodedata.normalize(form, "café") for form in ("NFC", "NFD")]
+    rows = "".join(f"a,{form}\n" for form in forms)
+    (tmp_path / "a.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    assert {*read_table(tmp_path / "a.csv", ["text", "label"]).labels()} == {forms[0]}
+    for form in forms:
+        (tmp_path / "d" / form).mkdir(parents=True)
+        (tmp_path / "d" / form / f"{len(form)}.txt").write_text("a", encoding="utf-8")
+        (tmp_path / "i" / form).mkdir(parents=True)
+        Pillow.new("L", (4, 4)).save(tmp_path / "i" / form / "1.png")
+    read = documents.read_documents(tmp_path / "d"), images.read_images(tmp_path / "i", "test", 1)
+    assert [{each.label for each in several} for several in read] == [{forms[0]}] * 2

@@ -87,6 +87,7 @@ def test_carriage_returns_alone_are_no_lines(write):
         ('[\n"\\udc00\\ud800"]', r"line 2: \\udc00 is half of a character"),
         ("[" * 10**5, "not JSON that can be read"),
         ("9" * 10**4, "not JSON that can be read"),
+        ('[{"a": 1, "b": {"c": 1, "a": 2, "c": 3}}]', "an object has 'c' twice"),
     ],
 )
 def test_json_that_holds_no_text_is_refused(write, text, message):

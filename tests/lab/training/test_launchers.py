@@ -60,6 +60,8 @@ def test_one_process_is_one_process(variables: dict[str, str]) -> None:
             "PMI_SIZE is 4, but LOCAL_RANK, MASTER_ADDR, MASTER_PORT are not set",
         ),
         (TORCHRUN | {"MASTER_PORT": ""}, "WORLD_SIZE is 4, but MASTER_PORT is not set"),
+        (TORCHRUN | {"MASTER_PORT": "auto"}, "MASTER_PORT is 'auto'; it must be the number of a port"),
+        (TORCHRUN | {"MASTER_PORT": "65536"}, "MASTER_PORT is '65536'; .* at most 65535"),
         (TORCHRUN | {"RANK": "4"}, "RANK is 4, but WORLD_SIZE is 4; unset both"),
         ({"LOCAL_RANK": "2"}, "LOCAL_RANK is 2, but WORLD_SIZE is not set; unset both"),
         ({"WORLD_SIZE": "four"}, "WORLD_SIZE is 'four'; launchers set it to a whole number"),

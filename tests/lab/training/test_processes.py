@@ -3,6 +3,8 @@
 import logging
 import os
 import signal
+import socket
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -58,6 +60,10 @@ class AtMessage(logging.Handler):
 
 def wait_alone(run: Path) -> int:
     logging.getLogger("floater").addHandler(AtMessage())
+    return train_alone(run)
+
+
+def train_alone(run: Path) -> int:
     config = run.with_suffix(".yaml")
     config.write_text(dump(settings(run)), encoding="utf-8")
     return main(["train", str(config)])
@@ -75,6 +81,41 @@ def test_a_process_that_waits_for_others_says_so_and_can_be_stopped(tmp_path: Pa
     code = in_process(wait_alone, tmp_path / "run", said=said, seconds=60, **alone)
     assert "waiting for WORLD_SIZE=2 processes at 127.0.0.1:0\n" in said.read_text(encoding="utf-8")
     assert code == -signal.SIGTERM
+
+
+def test_a_port_in_use_is_named_in_one_line(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        first = {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
+        said = tmp_path / "said"
+        code = in_process(train_alone, tmp_path / "run", said=said, seconds=60, **first, MASTER_PORT=port)
+    last = said.read_text(encoding="utf-8").splitlines()[-1]
+    assert last.startswith(f"floater: the 2 processes cannot meet at 127.0.0.1:{port} (")
+    assert "; set another MASTER_PORT, and a RANK of its own for each process" in last
+    assert code == 2
+
+
+def lose_second(run: Path) -> int:
+    """Train until the second process is killed, and print how the first ends."""
+
+    def end() -> None:
+        if os.environ["RANK"] == "1":
+            sys.stdout.flush()
+            os._exit(0)  # as one that is killed: nothing is told to the first
+
+    try:
+        train_with(TASK, fixed(run), At(6, end))
+    except DataError as error:
+        print(error)
+    return 0
+
+
+def test_a_process_whose_companion_has_ended_says_so(tmp_path: Path) -> None:
+    first, _ = in_two_processes(lose_second, tmp_path / "run", folder=tmp_path)
+    assert first.splitlines()[-1].startswith("another process of this training has ended (see its messages")
+    assert (tmp_path / "run" / "checkpoint-4").is_dir()
 
 
 def refused(run: Path) -> int:

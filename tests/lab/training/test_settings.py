@@ -240,3 +240,9 @@ def test_steps_that_the_strategy_does_not_read_are_refused(event: str) -> None:
 def test_a_checkpoint_that_will_not_be_saved_cannot_be_kept(saves: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="keep_steps has 1000, which is not a checkpoint"):
         TrainingSettings(keep_steps=[1000], **saves)
+
+
+@pytest.mark.parametrize("value", [".nan", ".inf", "-.inf"])
+def test_a_score_that_none_would_reach_stops_no_training(value: str) -> None:
+    with pytest.raises(SettingsError, match=r"stop_score is .*; it must be a finite number, or null"):
+        make(TrainingSettings, {}, "here", [f"stop_score={value}"])

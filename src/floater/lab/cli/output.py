@@ -81,12 +81,16 @@ def check_writable(path: str | None, *inputs: str | None) -> None:
         *inputs: paths of the input files.
 
     Raises:
-        DataError: if the file is an input.
+        DataError: if the file is an input, or is named -, by which many tools mean standard output.
         OSError: if it cannot be written.
     """
     if not path:
         return
+    if path == "-":
+        raise DataError("the output is -; name /dev/stdout for standard output, or ./- for a file")
     file = Path(path)
+    if file.is_symlink() and not file.exists():
+        file = file.resolve()  # still to be written; the link stays
     if not file.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "no such directory", str(file.parent))
     if file.is_dir():

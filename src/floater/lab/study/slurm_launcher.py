@@ -27,6 +27,13 @@ JOBS = "slurm"
 """Directory of the jobs' files in the study's folder; each start of the study adds a directory to it."""
 _TASKS = ("nodes", "slurm_nodes", "tasks_per_node", "slurm_tasks_per_node", "slurm_ntasks_per_node")
 """Options by which `srun` would start a trial several times."""
+_KINDS: dict[str, tuple[type, str]] = {
+    "slurm_setup": (list, "a list of texts"),
+    "slurm_teardown": (list, "a list of texts"),
+    "slurm_srun_args": (list, "a list of texts"),
+    "slurm_additional_parameters": (dict, "a mapping"),
+}
+"""Types of the options that are not one value, which submitit does not check."""
 _LOOK = 5.0  # seconds between two checks of a job's files, which are on a shared disk
 _ASK = 60.0  # seconds between two questions to SLURM for the states of all jobs; submitit's are up to 600
 
@@ -40,7 +47,8 @@ class SlurmLauncher:
     Args:
         budget: the study's budget; cores, if it names them, limit the number of jobs at a time.
         folder: the study's folder, reachable under this path on every machine.
-        options: parameters of submitit's executor, as slurm_partition, timeout_min and gpus_per_node.
+        options: parameters of submitit's executor, as slurm_partition, timeout_min and gpus_per_node. Those
+            that are None have their defaults.
         cluster: target of submitit; "local" runs the jobs on this machine.
 
     Raises:
@@ -52,6 +60,7 @@ class SlurmLauncher:
         self, budget: Budget, folder: Path, options: Mapping[str, Any], cluster: str = "slurm"
     ) -> None:
         submitit = _submitit()
+        options = {name: value for name, value in options.items() if value is not None}
         _check(options, budget.processes)
         self.folder, self.budget, self.options = folder.resolve(), budget, options
         chosen = {
@@ -118,6 +127,11 @@ def _check(options: Mapping[str, Any], processes: int) -> None:
                 f"slurm.{name} is {options[name]!r}; a trial is one task on one machine, where "
                 "budget.processes are its processes"
             )
+    for name, value in options.items():
+        kind, what = _KINDS.get(name, (object, "one value"))
+        wrong = isinstance(value, list | dict) if kind is object else not isinstance(value, kind)
+        if wrong or (isinstance(value, list) and not all(isinstance(each, str) for each in value)):
+            raise SettingsError(f"slurm.{name} is {value!r}; it must be {what}")
     for name in ("gpus_per_node", "slurm_gpus_per_node"):
         gpus = options.get(name)
         if isinstance(gpus, int) and processes > 1 and gpus < processes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +24,17 @@ from floater.lab.tasks.prepared import Prepared, Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.settings import label_maps
 from floater.lab.tasks.task import Task
+from floater.lab.text.languages import lacks_spaces
 from floater.lab.text.vocabulary import PAD, Vocabulary
 from floater.lab.training.contents import Part
 from floater.lab.training.named_files import file_of
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import TrainingSettings, check_numbers
 from floater.transformer.documents import DocumentsConfig, FloaterForDocuments
+
+logger = logging.getLogger(__name__)
+_SAMPLE = 100
+"""Number of documents in which spaces between words are looked for."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,11 @@ class Documents(Task):
         if len(labels) < 2:
             label = f"the label '{min(labels)}'; a training needs two"
             raise DataError(f"{source}: all {len(every):,} documents have {label}")
+        if lacks_spaces(" ".join(words) for document in every[:_SAMPLE] for words in document.sentences):
+            logger.warning(
+                "%s: the text has no spaces between words, so that each line is one word; separate them",
+                source,
+            )
         train, valid = (settings.data.part(every, part) for part in ("train", "valid"))
         if missing := {document.label for document in valid} - {document.label for document in train}:
             raise DataError(

@@ -34,7 +34,7 @@ from floater.lab.training.lock import locked
 from floater.lab.training.model import configured, load_model, try_random_times
 from floater.lab.training.needs import check_room, needs_of
 from floater.lab.training.optimizer import count_position_parameters
-from floater.lab.training.processes import main_process_first, meeting
+from floater.lab.training.processes import in_company, main_process_first, meeting
 from floater.lab.training.run import (
     ENCODED,
     MODEL,
@@ -135,7 +135,7 @@ class Task(TaskDefinition):
             return run
         if state.device.type == "cpu":
             keep_freed_memory()
-        with locked(run) if state.is_main_process else nullcontext(), flush_denormals():
+        with locked(run) if state.is_main_process else nullcontext(), in_company(), flush_denormals():
             # check again: another process may have started the run while it held the lock
             find_run(present, accept_changed_data=accept_changed_data)
             data = RunData(run, settings, accept=accept_changed_data)

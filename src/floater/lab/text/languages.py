@@ -16,8 +16,11 @@ UNSPACED = CHINESE | {"ja", "th", "lo", "km", "my", "bo", "dz", "shn", "ksw", "n
 LONGEST_WORD = 5
 """Mean number of characters between spaces above which text of the scripts below is not split into words."""
 _UNSPACED_SCRIPTS = (
-    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff"  # Thai, Lao, Tibetan, Burmese, Khmer, kana, Chinese characters
+    # Thai, Lao, Tibetan, Burmese, Khmer, Tai Le, New Tai Lue, Tai Tham
+    "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf"
+    # kana, Chinese characters, Yi, Burmese of other languages, Tai Viet, kana of half width
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua4cf\ua9e0-\ua9ff"
+    "\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9d\U0001b000-\U0001b16f\U00020000-\U0003ffff"
 )
 _UNSPACED_LETTERS = re.compile(f"[{_UNSPACED_SCRIPTS}]")
 _UNIT = re.compile(rf"[^\W{_UNSPACED_SCRIPTS}]+|[{_UNSPACED_SCRIPTS}]|[^\w\s]")
@@ -104,7 +107,10 @@ def lengths(lines: Iterable[str], token: str | None = None) -> list[int]:
 
 @functools.cache
 def _marks() -> dict[int, None]:
-    """Return the table for `str.translate` that deletes combining marks, and joiners between letters."""
+    """Return the table for `str.translate` that deletes combining marks, and joiners between letters.
+
+    The voice marks of kana of half width combine, too, although Unicode calls them letters.
+    """
     codes = range(sys.maxunicode + 1)
     marks = {code: None for code in codes if unicodedata.category(chr(code)).startswith("M")}
-    return marks | {0x200C: None, 0x200D: None}
+    return marks | dict.fromkeys((0x200C, 0x200D, 0xFF9E, 0xFF9F))

@@ -76,6 +76,10 @@ def settle_processes(environment: MutableMapping[str, str]) -> None:
             f"{origins['WORLD_SIZE']} is {size}, but {', '.join(missing)} {are} not set; unset it to use one "
             f"process, or start {size} with torchrun --nproc-per-node"
         )
+    if size > 1:
+        port = environment["MASTER_PORT"].strip()
+        if not (port.isascii() and port.isdecimal() and int(port) < 2**16):
+            raise DataError(f"MASTER_PORT is {port!r}; it must be the number of a port, at most {2**16 - 1}")
     if missing:
         for name, others in _NAMES.items():
             for each in (name, *others):

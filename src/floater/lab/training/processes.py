@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,10 +14,12 @@ import torch
 import torch.distributed as dist
 from accelerate import PartialState
 
+from floater.errors import DataError, first_line
 from floater.lab.interruption import fatal
 
 _PATIENCE = timedelta(days=7)
 _REPORT = 3.0  # seconds in which a process usually reports its error, before torchrun ends it
+_ENDED = re.compile("Connection (closed|reset) by peer")
 logger = logging.getLogger(__name__)
 
 
@@ -27,6 +30,9 @@ def meeting() -> Iterator[None]:
     The block makes a `PartialState`, which waits in C++, where no handler of Python runs. The variables of
     launchers are settled.
 
+    Raises:
+        DataError: if the processes cannot meet, as where another program listens on the port.
+
     Example:
         >>> with meeting():
         ...     state = PartialState(cpu=True)
@@ -34,13 +40,41 @@ def meeting() -> Iterator[None]:
     if os.environ.get("WORLD_SIZE", "1") == "1" or PartialState._shared_state:
         yield
         return
+    size, address, port = map(os.environ.__getitem__, ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
     if os.environ["LOCAL_RANK"] == "0":
-        logger.info(
-            "waiting for WORLD_SIZE=%s processes at %s:%s",
-            *map(os.environ.__getitem__, ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")),
-        )
-    with fatal():
+        logger.info("waiting for WORLD_SIZE=%s processes at %s:%s", size, address, port)
+    try:
+        with fatal():
+            yield
+    except dist.DistError as error:
+        why, hint = first_line(error), ""
+        if "EADDRINUSE" in why:
+            hint = "; set another MASTER_PORT, and a RANK of its own for each process, as torchrun does"
+        raise DataError(f"the {size} processes cannot meet at {address}:{port} ({why}){hint}") from error
+
+
+@contextmanager
+def in_company() -> Iterator[None]:
+    """Report in one line that another process has ended, by the error of gloo that this causes here.
+
+    Raises:
+        DataError: if another process has ended.
+
+    Example:
+        >>> with in_company():
+        ...     raise RuntimeError("[pair.cc:553] Connection closed by peer [10.0.0.2]:24992.")
+        Traceback (most recent call last):
+        floater.errors.DataError: another process of this training has ended (see its messages and ...
+    """
+    try:
         yield
+    except RuntimeError as error:
+        if not _ENDED.search(str(error)):
+            raise
+        raise DataError(
+            "another process of this training has ended (see its messages and the launcher's); start the "
+            "training again to resume from the last checkpoint"
+        ) from error
 
 
 @contextmanager

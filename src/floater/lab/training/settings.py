@@ -204,6 +204,8 @@ class TrainingSettings:
         least |= dict.fromkeys(("per_device_train_batch_size", "batches_per_step"), 1)
         check_numbers(self, positive=(*positive, "eval_steps", "save_steps"), **least)
         check_others(self.others, {each.name for each in dataclasses.fields(self)})
+        if self.stop_score is not None and not math.isfinite(self.stop_score):  # no score would reach it
+            raise ValueError(f"stop_score is {self.stop_score}; it must be a finite number, or null")
         for event, steps in (("eval", self.eval_steps), ("save", self.save_steps)):
             strategy = getattr(self, f"{event}_strategy")
             if strategy == "steps" and steps is None:

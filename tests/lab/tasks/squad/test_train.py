@@ -103,3 +103,16 @@ def test_what_is_wrong_with_the_data_is_said(
     assert "without 'answers'" in capsys.readouterr().err
     assert main(["predict", str(folder / "new"), "--source", str(tmp_path / "test.json")]) == 0
     assert len(json.loads(capsys.readouterr().out)) == 32
+
+
+def test_text_without_spaces_between_words_is_said(
+    tmp_path: Path, bert: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A part of an answer has no F1 there, as the answer is one word."""
+    texts = {"train": ("在罗马的参议院里。", "参议院"), "valid": ("In the Senate in Rome.", "Senate")}
+    for name, (context, answer) in texts.items():
+        questions = squad([(context, [asked(name, "?", context, answer)])])
+        (tmp_path / f"{name}.json").write_text(json.dumps(questions), encoding="utf-8")
+    TASK.read(settings(tmp_path, bert))
+    (line,) = [record.getMessage() for record in caplog.records if "spaces" in record.getMessage()]
+    assert line.startswith(f"{tmp_path / 'train.json'}: the texts have no spaces between words, so that F1")

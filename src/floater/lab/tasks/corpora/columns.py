@@ -38,7 +38,7 @@ class Choice:
         names: further names by which the column of a role is guessed.
 
     Raises:
-        DataError: if a column is named for another role.
+        DataError: if a column is named for another role, or one column for two.
     """
 
     name: str
@@ -51,6 +51,10 @@ class Choice:
         if unknown := self.columns.keys() - {*self.roles, *self.optional}:
             hint = nearest(min(unknown), [*self.roles, *self.optional])
             raise DataError(f"data.columns has '{min(unknown)}', which this task does not read; {hint}")
+        roles = dict[str, str]()
+        for role, column in self.columns.items():
+            if (other := roles.setdefault(column, role)) != role:
+                raise DataError(f"data.columns names '{column}' for both '{other}' and '{role}'")
 
     def of(self, rows: Sequence[Row]) -> dict[str, str]:
         """Return the column of each role, of those that rows have.

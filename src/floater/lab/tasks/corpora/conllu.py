@@ -78,11 +78,15 @@ def read_conllu(path: Path) -> list[Sentence]:
             continue
         fields = line.split("\t")
         if len(fields) != 10:
-            raise DataError(f"{path}, line {number}: there are {len(fields)} fields; CoNLL-U has 10")
+            there = "is 1 field" if len(fields) == 1 else f"are {len(fields)} fields"
+            raise DataError(f"{path}, line {number}: there {there}; CoNLL-U has 10, with a tab between them")
         if _NO_WORD.fullmatch(fields[0]):
             continue
         if fields[0] != str(len(rows) + 1):
             raise DataError(f"{path}, line {number}: the word has number {fields[0]}, not {len(rows) + 1}")
+        for column, name in ((1, "FORM"), (3, "UPOS"), (7, "DEPREL")):
+            if not fields[column].strip():
+                raise DataError(f"{path}, line {number}: {name} is empty; CoNLL-U has _ there")
         if not re.fullmatch("_|[0-9]{1,9}", fields[6]):
             raise DataError(
                 f"{path}, line {number}: the head is {fields[6]!r}; it must be a word's number, 0 or _"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import lzma
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import normalize
 
 from floater.errors import DataError, reason
 from floater.lab.tasks.corpora.leftovers import is_leftover, without_leftovers
@@ -16,6 +18,15 @@ from floater.lab.tasks.corpora.tables import is_table, read_table
 from floater.lab.tasks.corpora.text import decode_lines, most_unpacked, read_lines
 
 logger = logging.getLogger(__name__)
+_BROKEN = (
+    zipfile.BadZipFile,
+    EOFError,
+    zlib.error,
+    lzma.LZMAError,
+    RuntimeError,  # a member is encrypted, or compressed by a method that zipfile does not have
+    UnicodeDecodeError,  # of the name of a member
+)
+"""Errors of a damaged .zip."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ def read_documents(
     Returns:
         The documents in the order of their paths; their ids are LABEL/NAME.txt. Those of a table are in the
         order of its rows, without those without a word; an id is the text, so that texts that are equal
-        are in the same part of a split.
+        are in the same part of a split. Labels are in Unicode form NFC.
 
     Raises:
         DataError: if the source cannot be read, unpacks to far more bytes than text does, has no document or
@@ -72,7 +83,9 @@ def read_documents(
         raise DataError(f"{name} is not a table, so data.columns does not apply")
     try:
         if name.is_dir():
-            text_files = without_leftovers(name, (path for path in name.rglob("*/*.txt") if path.is_file()))
+            # a link that leads nowhere is refused when it is read
+            present = (path for path in name.rglob("*/*.txt") if path.is_file() or not path.exists())
+            text_files = without_leftovers(name, present)
             files = [(str(path), read_lines(path)) for path in text_files]
             names = {path.parent.name for path in text_files}
             empty = (path for path in name.rglob("*") if path.is_dir() and not any(path.iterdir()))
@@ -89,8 +102,8 @@ def read_documents(
                 if size > most:
                     raise DataError(f"{name}: it unpacks to {size:,} bytes, too many for a text")
                 files = [(p, decode_lines(io.BytesIO(archive.read(p)), p)) for p in paths]
-    except (OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:  # the last if encrypted
-        raise DataError(f"{name}: cannot be read ({reason(error)})") from error
+    except (OSError, *_BROKEN) as error:
+        raise DataError(f"{name}: cannot be read ({reason(error) or 'its end is missing'})") from error
     documents, seen = [], dict[str, str]()
     for file, lines in files:
         path = "/".join(Path(file).parts[-2:])
@@ -99,7 +112,7 @@ def read_documents(
         sentences = [words for line in lines if (words := line.split())]
         if not sentences:
             raise DataError(f"{name}: document {path} has no word")
-        documents.append(Document(path, path.split("/")[0], sentences))
+        documents.append(Document(path, normalize("NFC", path.split("/")[0]), sentences))
     if not documents:
         raise DataError(f"{name}: there is no document LABEL/NAME.txt in it")
     for document in documents:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import normalize
 
 import numpy as np
 import torch
@@ -74,11 +76,11 @@ def read_images(source: str | Path, part: str, channels: int) -> list[Image]:
     folder = Path(source) if part == "test" else Path(source) / part
     if not folder.is_dir():
         raise DataError(f"{folder}: there is no such folder; it must hold a folder of images for each class")
-    paths = without_leftovers(folder, folder.rglob("*"))
+    paths = without_leftovers(folder, _entries(folder))
     files: dict[str, list[Path]] = {
         path.name: [] for path in paths if path.parent == folder and path.is_dir()
     }
-    for path in (path for path in paths if path.is_file()):
+    for path in (path for path in paths if path.is_file() or not path.exists()):  # a link may lead nowhere
         depth = len(path.relative_to(folder).parts)
         if depth > 2:
             raise DataError(
@@ -92,7 +94,19 @@ def read_images(source: str | Path, part: str, channels: int) -> list[Image]:
         raise DataError(f"{folder} holds no image in a folder of a class")
     if empty := [name for name, inside in files.items() if not inside]:
         logger.warning("%s: folders without an image are not classes: %s", folder, ", ".join(empty))
-    return [Image(read_image(file, channels), name) for name, inside in files.items() for file in inside]
+    # macOS writes names in form NFD
+    names = {name: normalize("NFC", name) for name in files}
+    return [
+        Image(read_image(file, channels), names[name]) for name, inside in files.items() for file in inside
+    ]
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    """Yield all that is below a folder; a folder of a class may be a link, which `rglob` does not enter."""
+    for path in folder.iterdir():
+        yield path
+        if path.is_dir():
+            yield from path.rglob("*")
 
 
 def read_image(path: Path, channels: int) -> Tensor:

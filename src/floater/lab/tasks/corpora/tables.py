@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 from floater.errors import DataError
 from floater.lab.tasks.corpora.columns import Choice, outer_of, value_of
@@ -81,7 +82,7 @@ class Table:
         return [(cell or "").replace("\r\n", "\n").replace("\r", "\n") for cell in cells]
 
     def labels(self, role: str = "label") -> list[str]:
-        """Return the cells of a role as names of classes.
+        """Return the cells of a role as names of classes, in Unicode form NFC.
 
         Raises:
             DataError: if a cell is missing or no name; the message names file, line and column.
@@ -92,7 +93,7 @@ class Table:
                 why = f"{shown_value(cell)} is not a label" if name is None else "there is no label"
                 hint = "; the name of a class is a text or a whole number" * isinstance(cell, float)
                 raise DataError(f"{self.where(row, role)}: {why}{hint}")
-        return [name or "" for name in names]
+        return [normalize("NFC", name or "") for name in names]
 
 
 def name_of(cell: Any) -> str | None:

@@ -174,15 +174,25 @@ def parse_json(text: str, path: Path, first: int = 1) -> Any:
         first: number of that line.
 
     Raises:
-        DataError: if it is not JSON or nested too deeply; the message names line and column.
+        DataError: if it is not JSON, nested too deeply, or an object has a key twice; the message names the
+            line.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         line = first + error.lineno - 1
         raise DataError(f"{path}, line {line}, column {error.colno}: not JSON ({error.msg})") from error
-    except (RecursionError, ValueError) as error:  # the second: a number of thousands of digits
+    except (RecursionError, ValueError) as error:  # the second also: a number of thousands of digits
         raise DataError(f"{path}, line {first}: not JSON that can be read ({first_line(error)})") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, which has each key once: `json` would keep the last value."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"an object has {next(key for key in keys if keys.count(key) > 1)!r} twice")
+    return values
 
 
 def _bounded(stream: Any, name: str, most: int) -> Iterator[bytes]:

@@ -21,10 +21,13 @@ from floater.lab.tasks.prepared import Splits
 from floater.lab.tasks.registry import register
 from floater.lab.tasks.squad.features import Windows, read_answers, windows, with_threshold
 from floater.lab.tasks.squad.score import best_scores, score
+from floater.lab.text.languages import lacks_spaces
 from floater.lab.training.run import RunPath
 from floater.lab.training.settings import check_numbers
 
 logger = logging.getLogger(__name__)
+_SAMPLE = 1000
+"""Number of questions in whose contexts spaces are looked for."""
 
 
 @dataclass(frozen=True)
@@ -184,4 +187,10 @@ def _labelled(source: str) -> Questions:
     questions = read_squad(source)
     if not questions.labelled:
         raise DataError(f"{source}: there are questions without 'answers' and without 'is_impossible'")
+    if lacks_spaces({question.context for question in questions.questions[:_SAMPLE]}):
+        logger.warning(
+            "%s: the texts have no spaces between words, so that F1 takes whole answers for words, as the "
+            "official evaluation does; exact match does not depend on spaces",
+            source,
+        )
     return questions
