@@ -286,3 +286,27 @@ def test_positions_are_a_tree_of_their_tensors():
 def test_a_mask_under_vmap_is_refused():
     with pytest.raises(ValueError, match=r"torch\.func\.vmap is over the attention mask"):
         torch.func.vmap(lambda mask: Positions.from_mask(mask[None]).query)(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite_are_no_positions(value):
+    """An encoding would compute NaN from them, or clip an infinity to its last distance."""
+    at, whole = torch.tensor([[0.0, value, 2.0]]), Positions.arange(3)
+    mask = torch.tensor([[1, 0, 1]])
+    for name, build in (
+        ("query", lambda: Positions(at, whole.key)),
+        ("key", lambda: Positions(whole.query, at, mask.bool())),
+        ("query", lambda: Positions.times(at, mask)),
+        ("query", lambda: whole.but(query=at)),
+        ("key_time", lambda: whole.but(query_time=at.nan_to_num(), key_time=at)),
+        ("coordinates", lambda: whole.but(coordinates=at[..., None])),
+    ):
+        with pytest.raises(ValueError, match=f"^the positions' {name} holds a NaN or an infinity$"):
+            build()
+
+
+def test_numbers_without_values_are_not_read():
+    at = torch.rand(4, 1, 3, device="meta")
+    assert Positions(at[0], at[0]).query.is_meta
+    sums = torch.func.vmap(lambda at: Positions(at, at).delta.sum())(torch.rand(4, 1, 3))
+    assert sums.shape == (4,)

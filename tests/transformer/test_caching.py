@@ -169,6 +169,21 @@ def test_generation_solves_each_flow_once_and_leaves_no_store_behind(cls, monkey
     assert len(times) == before + len(flows)
 
 
+@pytest.mark.parametrize(("case", "part"), [("seqpe", "blocks.0"), ("rnn", "cells.0")])
+def test_generation_computes_the_vector_of_a_position_once(case, part):
+    """Each step reads the vectors of all tokens, of which only the last is new; training keeps none."""
+    model, rows = build_model(FloaterForCausalLM, case), []
+    module = model.model.encoder.position.get_submodule(part)
+    module.register_forward_hook(lambda module, arguments, output: rows.append(len(output)))
+    model.generate(tokens(2, 8), max_new_tokens=30, min_new_tokens=30, do_sample=False)
+    computed = sum(rows) // (len(model.model.encoder.position.blocks) if case == "rnn" else 1)
+    assert computed <= 1 + 64 + 8, "the first one, and a look ahead at the others"
+    rows.clear()
+    for _ in range(2):
+        model.train()(tokens(2, 8)).logits.sum().backward()
+    assert rows[: len(rows) // 2] == rows[len(rows) // 2 :] != []
+
+
 def test_a_flow_that_is_baked_already_stays_baked():
     model = build_model(FloaterForCausalLM)
     (flow,) = (m for m in model.modules() if isinstance(m, FlowEncoder))

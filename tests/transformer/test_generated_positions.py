@@ -24,6 +24,8 @@ CASES = {
     "rotary": {},
     "shaw": {},
     "cope": {},
+    "seqpe": {},
+    "rnn": {},
 }
 START = torch.tensor([[3, 3, 5, 6, 7], [3, 4, 5, 6, 7]])
 """Positions of the prompt, 3 and 5 at first, with padding on the left of the first row."""

@@ -260,8 +260,10 @@ def test_accumulated_gradients_of_hugging_faces_trainer_are_those_of_the_whole_b
         torch.testing.assert_close(updates[1][name], update, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("position", ["dynamic_bias", "floater_cde", "liere", "mtan", "rnn"])
-def test_encodings_that_switch_off_autocast_run_without_values(position):
+@pytest.mark.parametrize(
+    "position", ["dynamic_bias", "floater_cde", "liere", "mtan", "rnn", "abacus", "fire", "pnat"]
+)
+def test_encodings_that_switch_off_autocast_or_look_at_values_run_without_values(position):
     """The device "meta" has no autocast."""
     sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
     with torch.device("meta"):

@@ -56,7 +56,7 @@ def continue_positions(
         )
     changed: dict[str, Any] = {name: _columns(positions, name, first, last) for name in _QUERIES}
     changed |= {name: _columns(positions, name, 0, length) for name in _KEYS}
-    return positions.but(**changed)._with_range(positions.below)
+    return positions._but(**changed)._with_range(positions.below)
 
 
 _QUERIES = "query", "language", "reordered", "token", "query_time"
@@ -110,4 +110,4 @@ def _extended(positions: Positions, added: int, mask: Tensor | None) -> Position
         if (values := getattr(positions, name)) is not None:
             changed[name] = F.pad(values, (0, added), value=value)
     below = None if positions.below is None else positions.below + added
-    return positions.but(**changed, token=None)._with_range(below)
+    return positions._but(**changed, token=None)._with_range(below)

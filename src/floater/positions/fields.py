@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from floater.positions.checks import check_shapes, widened
-from floater.positions.tracing import refuse_trace
+from floater.positions.tracing import refuse_trace, require
 from floater.structures import Structure
+
+_REAL = ("query", "key", "query_time", "key_time", "coordinates")
+"""Fields that may be real numbers."""
 
 
 class PositionFields:
@@ -52,6 +55,7 @@ class PositionFields:
         self.query_time, self.key_time, self.coordinates = map(widened, (query_time, key_time, coordinates))
         self.structure, self.group = structure, group
         self._check()
+        self._check_finite()
 
     def _check(self, *, lengths: bool = True) -> None:
         refuse_trace(ValueError, "a model with positions", "use torch.export, with a flow after bake")
@@ -73,8 +77,33 @@ class PositionFields:
             ids = (query_ids | key_ids)[name]
             if ids is not None and (ids.is_floating_point() or ids.is_complex()):
                 raise ValueError(f"{name} is {ids.dtype}; it must be integers")
-        if lengths and self.target_length is not None and not bool((self.target_length >= 1).all()):
-            raise ValueError(f"target_length is {self.target_length.tolist()}; lengths must be at least 1")
+        length = self.target_length if lengths else None
+        if length is not None and not length.is_meta and not bool((length >= 1).all()):
+            raise ValueError(f"target_length is {length.tolist()}; lengths must be at least 1")
+
+    def _check_finite(self, names: Iterable[str] = _REAL) -> None:
+        """Refuse real positions, times and coordinates that are NaN or infinite; whole numbers are not read.
+
+        Those that `torch.func` maps cannot be read.
+
+        Args:
+            names: names of the fields.
+
+        Raises:
+            ValueError: if a number is not finite.
+
+        Example:
+            >>> from floater import Positions
+            >>> Positions(torch.tensor([[torch.nan]]), torch.tensor([[0.5]]))
+            Traceback (most recent call last):
+            ValueError: the positions' query holds a NaN or an infinity
+        """
+        for name in _REAL:
+            values = getattr(self, name) if name in names else None
+            if values is None or not values.is_floating_point():
+                continue
+            if not torch._C._functorch.is_functorch_wrapped_tensor(values):
+                require(values.isfinite(), f"the positions' {name} holds a NaN or an infinity")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(self, name):
@@ -94,6 +123,12 @@ class PositionFields:
             >>> Positions.arange(2).but(token=torch.tensor([[7, 8]])).below
             2
         """
+        changed = self._but(**changes)
+        changed._check_finite(changes)
+        return changed
+
+    def _but(self, **changes: Any) -> Self:
+        """Return such a copy without reading real numbers, which are computed from finite ones."""
         if unknown := changes.keys() - set(self.__match_args__):
             raise TypeError(f"positions have no {min(unknown)!r}")
         changed = object.__new__(type(self))
@@ -166,7 +201,7 @@ class PositionFields:
         """
         if self.query_time is None or self.key_time is None:
             return self
-        return self.but(query=self.query_time, key=self.key_time, query_time=None, key_time=None)
+        return self._but(query=self.query_time, key=self.key_time, query_time=None, key_time=None)
 
     @property
     def keys_as_queries(self) -> Self:
@@ -177,7 +212,7 @@ class PositionFields:
             >>> Positions.arange(1, offset=2).keys_as_queries.query
             tensor([[0, 1, 2]])
         """
-        changed = self.but(
+        changed = self._but(
             query=self.key, query_time=self.key_time, language=None, reordered=None, token=None
         )
         return changed._with_range(self.below, None if self.starts is None else (self.starts[1],) * 2)
@@ -223,7 +258,7 @@ class PositionFields:
                 changed[name] = part.map(change)
             elif isinstance(part, Tensor):
                 changed[name] = change(part)
-        return self.but(**changed)._with_range(self.below, self.starts)
+        return self._but(**changed)._with_range(self.below, self.starts)
 
     @property
     def visible(self) -> Tensor | None:

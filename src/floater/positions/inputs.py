@@ -107,7 +107,7 @@ def build_positions(
     if isinstance(cached, Tensor):
         rows = max(len(cached), len(query))
         key = torch.cat((cached.to(query.device).expand(rows, -1), query.expand(rows, -1)), 1)
-    return positions.but(query=query, key=key)._with_range(below)
+    return positions._but(query=query, key=key)._with_range(below)
 
 
 def _checked(ids: Tensor, shape: Sequence[int]) -> Tensor:
@@ -182,14 +182,11 @@ def merge_positions(positions: Positions, defaults: Positions, mask: Tensor | No
         )
     if positions.batch not in (1, batch):
         raise ValueError(f"the positions are of {positions.batch} samples; the batch has {batch}")
-    for name in ("query", "key", "query_time", "key_time", "coordinates"):
-        values = getattr(positions, name)
-        if values is not None and values.is_floating_point():
-            require(values.isfinite(), f"the positions' {name} holds a NaN or an infinity")
+    positions._check_finite()  # programs take any numbers as inputs
     if positions.key_valid is not None and mask is not None:
         require(
             positions.key_valid == mask.bool(),
             "the attention mask and the positions differ in what is padding; give one of them",
         )
     missing = [name for name in Positions.__match_args__ if getattr(positions, name) is None]
-    return positions.but(**{name: getattr(defaults, name) for name in missing})
+    return positions._but(**{name: getattr(defaults, name) for name in missing})

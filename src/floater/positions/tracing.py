@@ -17,7 +17,8 @@ def require(
 ) -> None:
     """Raise an error unless a tensor of truth values is True throughout.
 
-    Compiled code, which cannot read the values, raises a RuntimeError when it runs.
+    Compiled code, which cannot read the values, raises a RuntimeError when it runs. Those on the device
+    "meta" are not known.
 
     Args:
         valid: truth values.
@@ -36,7 +37,7 @@ def require(
     """
     if torch.compiler.is_compiling():
         torch._assert_async(valid.all(), message if number is None else message.format("another"))
-    elif not bool(valid.all()):
+    elif not valid.is_meta and not bool(valid.all()):
         raise error(message if number is None else message.format(int(number())))
 
 

@@ -54,7 +54,8 @@ class Positions(PositionFields):
             integers, the same in all samples; else None. It is forgotten where `below` is, and by a pytree.
 
     Raises:
-        ValueError: if the shapes do not fit together, or ids are not integers.
+        ValueError: if the shapes do not fit together, ids are not integers, or a real position, time or
+            coordinate is NaN or infinite.
 
     Example:
         >>> positions = Positions.arange(3)
@@ -240,8 +241,6 @@ class Positions(PositionFields):
             >>> Positions.times(torch.tensor([[0.0, 0.5, 3.2]])).query.tolist()[0][1]
             0.5
         """
-        if not bool(torch.isfinite(times).all()):
-            raise ValueError("times hold a NaN or an infinity; every time must be finite")
         return cls(query=times, key=times, key_valid=None if mask is None else mask.bool())
 
     @classmethod

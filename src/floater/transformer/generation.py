@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedModel
 
 from floater._hf import CACHE
-from floater.flow import FlowEncoder
+from floater.encodings.stored import baked_vectors
 from floater.positions import build_positions, continue_positions
 from floater.transformer.base import cached_length, require_positions
 from floater.transformer.length_predictor import check_lengths
@@ -45,10 +44,7 @@ class FloaterGenerationMixin(GenerationMixin):
             _replace_position_ids(kwargs, prefix)
         if (lengths := kwargs.get("target_length")) is not None:
             check_lengths(lengths)
-        with contextlib.ExitStack() as stack:
-            for module in self.modules():
-                if isinstance(module, FlowEncoder):
-                    stack.enter_context(module.baked())
+        with baked_vectors(self):
             return super().generate(*args, **kwargs)  # type: ignore[misc]
 
     def prepare_inputs_for_generation(  # type: ignore[override]

@@ -285,7 +285,7 @@ def randomised(times: Times, *several: Positions, batch: int = 1) -> tuple[Posit
 def placed(positions: Positions, query: Tensor, key: Tensor, *, distances: bool) -> Positions:
     """Return positions at times; with `distances`, relative encodings read the times as well."""
     changed = {"query_time": query, "key_time": key}
-    return positions.but(**changed, **({"query": query, "key": key} if distances else {}))
+    return positions._but(**changed, **({"query": query, "key": key} if distances else {}))
 
 
 def _ends(positions: Positions, batch: int) -> Tensor:

@@ -15,6 +15,7 @@ from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_pos
 
 from floater import PositionError, Positions, build
 from floater.encodings import AttentionContext
+from floater.encodings.grid.liere import rotation
 
 SIZES = {"dim": 32, "heads": 2, "layers": 2, "max_length": 8}
 GRIDS = (
@@ -208,6 +209,18 @@ def test_far_steps_along_the_diagonal_rotate_as_near_ones():
     model = build("liere", **SIZES)
     near, far = (model.rotations(model.prepare(Positions.arange(2, offset=at)), 0)[0] for at in (0, 2**26))
     torch.testing.assert_close(far[1] @ far[0].mT, near[1] @ near[0].mT, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_gradients_of_rotations_are_those_of_the_exponential(size):
+    """Eigenvalues are equal at the origin, all of them, and for planes that turn alike."""
+    torch.manual_seed(0)
+    x = torch.randn(3, size, size, dtype=torch.double)
+    x[0], x[1] = 0, torch.block_diag(*[torch.tensor([[0, 1.0], [-1, 0]])] * 3)[:size, :size].triu()
+    x.requires_grad_()
+    torch.testing.assert_close(rotation(x - x.mT), torch.linalg.matrix_exp(x - x.mT))
+    assert torch.autograd.gradcheck(lambda x: rotation(x - x.mT), x)
+    assert torch.autograd.gradgradcheck(lambda x: rotation(x - x.mT), x)
 
 
 @torch.no_grad()

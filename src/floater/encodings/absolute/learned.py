@@ -1,4 +1,4 @@
-"""BERT: a table of learned position vectors (Devlin et al. 2018; Gehring et al. 2017)."""
+"""BERT: a table of learned position vectors (Devlin et al. 2019; Gehring et al. 2017)."""
 
 from __future__ import annotations
 

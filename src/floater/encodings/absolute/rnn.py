@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from floater.encodings.checks import one_of
 from floater.encodings.errors import PositionError
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
+from floater.encodings.stored import Stored
 from floater.flow import sinusoid
 from floater.flow.precision import without_autocast
 from floater.positions import Positions
@@ -21,7 +24,7 @@ _FARTHEST = 2**20
 
 
 @register("rnn")
-class Recurrent(AddedVectors):
+class Recurrent(Stored, AddedVectors):
     """p_{i+1} = RNN(z_i, p_i), one cell for all blocks and a starting vector per block.
 
     One layer: p' = tanh(W1 p + u1 z + b1). Two layers: p' = tanh(W2 tanh(W1 p + u1 z + b1) + u2 z + b2), the
@@ -86,7 +89,7 @@ class Recurrent(AddedVectors):
                 if self.input == "scalar":
                     nn.init.normal_(cell.weight[:, dim:], std=1 / self.spec.max_length)
 
-    def prepare(self, positions: Positions) -> tuple[Tensor, Tensor]:
+    def prepare(self, positions: Positions) -> tuple[Sequence[Tensor], Tensor]:
         query = whole_numbers(positions, "rnn")
         length = query_ends(positions)[1] + 1
         if length > _FARTHEST:
@@ -94,22 +97,28 @@ class Recurrent(AddedVectors):
                 f"position {length - 1} is too far: 'rnn' computes the vectors of at most {_FARTHEST} "
                 "positions, in turn"
             )
-        index = torch.arange(length, device=query.device)
-        z = (
-            index[:, None]
-            if self.input == "scalar"
-            else sinusoid(index, self.spec.dim, dtype=self.start.dtype)
-        )
-        z = z.to(self.start.dtype)
-        p: list[Tensor] = [self.start]
         with without_autocast(query):  # rounding would add up over the length
-            for i in range(length - 1):
-                state = p[-1]
-                for cell in self.cells:
-                    state = torch.tanh(cell(torch.cat([state, z[i].expand(len(state), -1)], dim=1)))
-                p.append(state)
-            return torch.stack(p, dim=1), query
+            return self.look_up(torch.arange(length, device=query.device), self.states), query
 
-    def vectors(self, state: tuple[Tensor, Tensor], layer: int) -> Tensor:
+    def states(self, at: Tensor, last: Tensor | None = None, position: float = 0.0) -> Tensor:
+        """Return the states of consecutive positions, (N, blocks, dim).
+
+        Args:
+            at: the positions (N,).
+            last: states (blocks, dim) at the position before; None from the start, position 0.
+            position: that position.
+        """
+        p: list[Tensor] = [self.start if last is None else last]
+        count = len(at) - (last is None)
+        index = torch.arange(count, device=at.device) + int(position)
+        z = index[:, None] if self.input == "scalar" else sinusoid(index, self.spec.dim, dtype=p[0].dtype)
+        for row in z.to(p[0].dtype):
+            state = p[-1]
+            for cell in self.cells:
+                state = torch.tanh(cell(torch.cat([state, row.expand(len(state), -1)], dim=1)))
+            p.append(state)
+        return torch.stack(p if last is None else p[1:])
+
+    def vectors(self, state: tuple[Sequence[Tensor], Tensor], layer: int) -> Tensor:
         p, query = state
         return p[self.blocks.index(layer)][query]

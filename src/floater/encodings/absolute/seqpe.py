@@ -12,6 +12,7 @@ from floater.encodings.checks import at_least_one, probability
 from floater.encodings.registry import register
 from floater.encodings.relative.bias import PositionBias, ProductBias
 from floater.encodings.spec import StackSpec
+from floater.encodings.stored import Stored
 from floater.positions import Positions
 
 
@@ -36,7 +37,7 @@ class _Block(nn.Module):
 
 
 @register("seqpe")
-class SeqPE(PositionBias):
+class SeqPE(Stored, PositionBias):
     """A small Transformer over the digits of a position, whose products of vectors are added to the logits.
 
     The tokens are the digits, padded with leading zeros, each with a vector of its place, and a last token
@@ -135,6 +136,7 @@ class SeqPE(PositionBias):
             sides = rows[0].view(sides[0].shape), rows[1].view(sides[1].shape)
         else:
             at = torch.arange(positions.below, device=positions.key.device)
-        both = self.projections(self.vectors(at)).unflatten(-1, (2, self.spec.heads, -1))
+        (table,) = self.look_up(at, lambda new, *_: self.projections(self.vectors(new))[:, None])
+        both = table.view(*table.shape[:-1], 2, self.spec.heads, self.spec.dim // self.spec.heads)
         query, key = (both[side, n].transpose(1, 2) for n, side in enumerate(sides))
         return ProductBias(query * self.scale(query.shape[-1]), key)

@@ -90,6 +90,10 @@ class PointerNetwork(nn.Module):
     def _read(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return items in the precision of the parameters, and the keys that queries point at, scaled."""
         x = x.to(self.first.dtype)
-        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        keys, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, total_length=x.shape[1])
+        if lengths.is_meta:  # which have no values
+            keys, _ = self.reader(x)
+        else:
+            sizes = lengths.clamp(min=1).cpu()
+            packed = pack_padded_sequence(x, sizes, batch_first=True, enforce_sorted=False)
+            keys, _ = pad_packed_sequence(self.reader(packed)[0], batch_first=True, total_length=x.shape[1])
         return x, keys * x.shape[-1] ** -0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from floater.encodings.model import QKV, Stage
 from floater.encodings.precise import Precise, at_least_float32
 from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
+from floater.flow.autograd import in_transform
 from floater.flow.precision import wide_dtype, without_autocast
 from floater.positions import Positions
 
@@ -88,8 +90,7 @@ class LieRE(Precise):
         skew = (upper - upper.mT).view(self.axes, self.spec.heads, -1, self.size, self.size)
         coordinate = state.to(dtype)[..., None, None, None, None]
         with without_autocast(state):  # a rounded generator is another rotation
-            rotations: Tensor = torch.linalg.matrix_exp((coordinate * skew).sum(2))
-        return rotations
+            return rotation((coordinate * skew).sum(2))
 
     def qkv(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext[Tensor]) -> QKV:
         if not q.shape[1]:
@@ -102,3 +103,49 @@ class LieRE(Precise):
             return turned.flatten(-3).to(x.dtype)
 
         return rotate(q), rotate(k), v
+
+
+def rotation(skew: Tensor) -> Tensor:
+    """Return the exponentials of skew matrices (..., size, size).
+
+    Where a CPU takes gradients, by eigenvectors: for the gradient of `torch.linalg.matrix_exp` it would take
+    the exponentials of matrices twice as wide.
+
+    Example:
+        >>> quarter = rotation(torch.tensor([[0.0, -torch.pi / 2], [torch.pi / 2, 0.0]]))
+        >>> torch.allclose(quarter, torch.tensor([[0.0, -1.0], [1.0, 0.0]]), atol=1e-6)
+        True
+    """
+    trained = skew.requires_grad and torch.is_grad_enabled() and skew.device.type == "cpu"
+    if trained and not (torch.compiler.is_compiling() or in_transform()):
+        exponential: Tensor = _Rotation.apply(skew)  # type: ignore[no-untyped-call]
+    else:
+        exponential = torch.linalg.matrix_exp(skew)
+    return exponential
+
+
+class _Rotation(torch.autograd.Function):
+    """V exp(-i a) V^H, with the eigenvectors V and eigenvalues a of i times a skew matrix.
+
+    The gradient has divided differences of the exponential (Daleckii and Krein 1965), where those of V and a
+    would be divided by differences of eigenvalues, which may be equal. Second derivatives are those of
+    `torch.linalg.matrix_exp`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, skew: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(1j * skew)
+        ctx.save_for_backward(values, vectors, skew)
+        rotated: Tensor = ((vectors * torch.exp(-1j * values)[..., None, :]) @ vectors.mH).real
+        return rotated
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor]:
+        values, vectors, skew = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient will be differentiated
+            exponential = torch.linalg.matrix_exp(skew)
+            return torch.autograd.grad(exponential, (skew,), gradients, create_graph=True)  # type: ignore[return-value]
+        row, column = values[..., :, None] / 2, values[..., None, :] / 2
+        divided = torch.exp(1j * (row + column)) * torch.sinc((row - column) / torch.pi)
+        inner = vectors.mH @ gradients[0].to(vectors.dtype) @ vectors
+        return (((vectors @ (inner * divided)) @ vectors.mH).real,)

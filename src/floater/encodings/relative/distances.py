@@ -218,7 +218,7 @@ class Distances:
     def queries(self, q: Tensor, rows: Tensor) -> Tensor:
         """Return q_t . r(s - t), (batch, heads, T, S), for r (N, D) or (heads, N, D)."""
         if (each := self._each(q, rows)) is not None:
-            return torch.einsum("bhtd,htsd->bhts" if each.ndim == 4 else "bhtd,tsd->bhts", q, each)
+            return torch.einsum("bhtd,hbtsd->bhts", q, each)
         dots = _dots(q, rows)
         if self.index is not None:
             return dots.gather(-1, self.index[:, None].expand(*dots.shape[:-1], -1))
@@ -228,38 +228,34 @@ class Distances:
 
     def keys(self, k: Tensor, rows: Tensor) -> Tensor:
         """Return k_s . r(s - t), (batch, heads, T, S), for r (N, D) or (heads, N, D)."""
-        (length, slots), (count, dim) = self.shape, rows.shape[-2:]
-        if length * dim <= count and not torch.compiler.is_exporting():
-            # a step of decoding: products with all r would be S^2 numbers
-            index = self.index
-            if index is None:
-                query, key = (torch.arange(n, device=rows.device) for n in self.shape)
-                index = (length - 1 - query)[None, :, None] + key
-            vectors = rows.to(k.dtype)[..., index, :]
-            return torch.einsum("bhsd,hbtsd->bhts", k, vectors if rows.ndim == 3 else vectors[None])
         if (each := self._each(k, rows)) is not None:
-            return torch.einsum("bhsd,htsd->bhts" if each.ndim == 4 else "bhsd,tsd->bhts", k, each)
+            return torch.einsum("bhsd,hbtsd->bhts", k, each)
         if self.index is not None:
             dots = _dots(k, rows)
             index = self.index.transpose(1, 2)[:, None]
             return dots.gather(-1, index.expand(*dots.shape[:-1], -1)).transpose(-1, -2)
+        (length, slots), count = self.shape, len(self.values)
         dots = _dots(k, rows.flip(-2))
         flat = dots.flatten(-2)[..., slots:]
         return flat.view(*flat.shape[:-1], slots, count - 1)[..., :length].transpose(-1, -2)
 
     def _each(self, x: Tensor, rows: Tensor) -> Tensor | None:
-        """Return r(s - t), (T, S, D) or (heads, T, S, D), or None if products with all r are cheaper.
+        """Return r(s - t), (heads or 1, batch or 1, T, S, D), or None if products with all r are smaller.
 
-        A sorted random subset of the positions (`Times`) has up to T x S distances, of which a query meets S.
+        These are larger in a step of decoding, for each key those of all distances; and in a sorted random
+        subset of the positions (`Times`), which has up to T x S distances, of which a query meets S.
         """
-        length, slots = self.shape
-        if self.index is None or torch.compiler.is_exporting() or len(self.index) > 1:
+        (length, slots), (count, dim), index = self.shape, rows.shape[-2:], self.index
+        if torch.compiler.is_exporting() or count <= max(length, slots):
             return None  # a program for any length may not choose by it
-        count, dim = rows.shape[-2:]
-        if count <= max(length, slots) or slots * dim > len(x) * count:
+        sharing = len(x) if index is not None and len(index) == 1 else 1
+        if length * slots * dim > sharing * x.shape[2] * count:
             return None
-        each = rows.to(x.dtype).index_select(-2, self.index.flatten())
-        return each.view(*rows.shape[:-2], length, slots, dim)
+        if index is None:
+            query, key = (torch.arange(n, device=rows.device) for n in self.shape)
+            index = (length - 1 - query)[None, :, None] + key
+        each = rows.to(x.dtype).index_select(-2, index.flatten())
+        return each.view(*([1] if rows.ndim == 2 else rows.shape[:1]), *index.shape, dim)
 
     def weighted(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Return the sum over s of w_ts r(s - t), (batch, heads, T, D), of (batch, heads, T, S), (N, D)."""

@@ -147,7 +147,7 @@ class Fire(PositionBias):
         distances, near = None, (False,) * len(self.c)
         if not positions.query.is_floating_point():
             distances = Distances.of(positions, "fire")
-            if not torch.compiler.is_compiling():  # which cannot read the learned limits
+            if not (torch.compiler.is_compiling() or self.c.is_meta):  # where learned limits cannot be read
                 occurring = torch.cat([positions.query.flatten(), positions.key.flatten()])
                 last = occurring.max() if len(occurring) else 0
                 near = tuple((last <= self.multiplier.detach().abs() * self.threshold).tolist())

@@ -47,8 +47,8 @@ class FloaterRotary(Precise):
     phase that a pair gains over max_length tokens, in units of `rate` radians: a step of the optimizer
     changes phases within the training span by at most `rate` times the length of the step.
 
-    Relatives: Su et al. 2021 (A fixed and block-diagonal), LieRE (Ostmeier et al. 2024), ComRoPE (Yu et al.
-    2025), GRAPE (Zhang et al. 2025), all with rotations exp(t A).
+    Relatives: Su et al. 2021 (A fixed and block-diagonal), LieRE (Ostmeier et al. 2025), ComRoPE (Yu et al.
+    2025), GRAPE (Zhang et al. 2026), all with rotations exp(t A).
 
     Args:
         pairs: components that rotate together: "interleaved", 2i and 2i + 1; "half", i and i + head_dim / 2.

@@ -18,6 +18,9 @@ from floater.encodings.registry import register
 from floater.encodings.spec import StackSpec
 from floater.positions import Positions
 
+_BLOCK = 64
+"""Number of tokens whose transformations are one triangular system."""
+
 
 @dataclass(frozen=True)
 class PathState:
@@ -39,9 +42,10 @@ class Path(PositionModel):
     There all weights start normal with one standard deviation, those of the convolution too; so they do here
     where the Transformer's have one. Else the convolution starts as torch's do.
 
-    All products of T queries and S keys result from one triangular system (the UT transform, section 3.2);
-    here it is solved at once, in time T S^2. Keys carry w and beta in the cache. The paper is causal; a later
-    key is transformed by the tokens between in their order, its own included: q_t H_{t+1} ... H_s k_s.
+    All products of T queries and S keys result from triangular systems (the UT transform, section 3.2), one
+    for each block of tokens, in time proportional to T S. Keys carry w and beta in the cache. The paper is
+    causal; a later key is transformed by the tokens between in their order, its own included: q_t H_{t+1} ...
+    H_s k_s.
 
     Beside a rotation in a composition the logits are the rotated products plus what H_t ... H_{s+1} changes
     in the plain ones, which keeps both relative.
@@ -133,18 +137,36 @@ class Path(PositionModel):
         Returns:
             (..., T, S).
         """
-        shift = k.shape[-2] - q.shape[-2]
-        system = (beta[..., None] * (w @ w.mT)).tril(-1)
-        query_dots, key_dots, beta = q @ w.mT, w @ k.mT, beta[..., None, :]
+        change = _changes(q, k, w, beta, later=False)
+        return change if self.spec.causal else change + _changes(q, k, w, beta, later=True)
 
-        def solve(queries: Tensor, transposed: bool) -> Tensor:
-            # from the side of the queries: a step of decoding has one, and S keys
-            solved: Tensor = torch.linalg.solve_triangular(
-                system.mT if transposed else system, queries, upper=transposed, left=False, unitriangular=True
-            )
-            return solved
 
-        change = -(solve(query_dots.tril(shift), False) * beta) @ key_dots.tril(-1)
-        if self.spec.causal:
-            return change
-        return change - solve(query_dots.triu(shift + 1) * beta, True) @ key_dots.triu()
+def _changes(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, *, later: bool) -> Tensor:
+    """Return the changes for the keys before each query, or those for the keys after it; 0 for the others."""
+    shift = k.shape[-2] - q.shape[-2]
+    size = k.shape[-2] if torch.compiler.is_compiling() else _BLOCK  # a length is no number of blocks
+    parts = (torch.split(part, size, -2) for part in (k, w, beta[..., None]))
+    blocks = list(enumerate(zip(*parts, strict=True)))
+    changes: list[Tensor] = []
+    moved: Tensor | None = None  # what the blocks between change in the queries
+    for index, (keys, vectors, gates) in blocks if later else blocks[::-1]:
+        diagonal = shift - index * size
+        system, key_dots = (gates * (vectors @ vectors.mT)).tril(-1), vectors @ keys.mT
+        dots = (q if moved is None else q + moved) @ vectors.mT
+        # from the side of the queries: a step of decoding has one, and many keys
+        if later:
+            solved = _solve(system.mT, (dots * gates.mT).triu(diagonal + 1), upper=True)
+            key_dots = key_dots.triu()
+        else:
+            solved = _solve(system, dots.tril(diagonal), upper=False) * gates.mT
+            key_dots = key_dots.tril(-1)
+        change, turn = solved @ key_dots, solved @ vectors
+        changes.append(-change if moved is None else moved @ keys.mT - change)
+        moved = -turn if moved is None else moved - turn
+    return torch.cat(changes if later else changes[::-1], -1)
+
+
+def _solve(system: Tensor, rows: Tensor, *, upper: bool) -> Tensor:
+    """Return X with X (1 + system) = rows, for a system above or below its diagonal."""
+    solved: Tensor = torch.linalg.solve_triangular(system, rows, upper=upper, left=False, unitriangular=True)
+    return solved

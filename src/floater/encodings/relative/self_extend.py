@@ -109,7 +109,7 @@ class SelfExtend(Rotary):
             far, shift = at * 0, window
         # of near pairs; of far keys; of queries with earlier and, unless causal, with later far keys
         shifted = [at, far, far + shift] + [far - shift] * (not self.spec.causal)
-        turns = [super(SelfExtend, self).prepare(positions.but(query=query)) for query in shifted]
+        turns = [super(SelfExtend, self).prepare(positions._but(query=query)) for query in shifted]
         return turns, (positions.key[:, None, :] - positions.query[:, :, None])[:, None]
 
     def qkv(  # type: ignore[override]

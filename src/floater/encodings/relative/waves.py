@@ -67,7 +67,7 @@ def covered(frequencies: Tensor, span: float, uncovered: str, step: float = 1.0)
 
     For a pair whose period exceeds the training span, training covers only a part of the circle; beyond the
     span it is out of distribution. "cut" gives it frequency zero, which leaves a constant component (FoPE:
-    Hua et al. 2024). "round" makes every period the nearest whole number of tokens, at least 2, so that a
+    Hua et al. 2025). "round" makes every period the nearest whole number of tokens, at least 2, so that a
     pair whose period fits into the span has no new phase beyond it (Resonance RoPE: Wang et al. 2024). "keep"
     changes nothing.
 

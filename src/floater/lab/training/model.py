@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from floater import transformer
+from floater.encodings.stored import baked_vectors
 from floater.errors import DataError, first_line
-from floater.flow import FlowEncoder
 from floater.lab.training.averaging import average
 from floater.lab.training.files import MANIFEST, sealed
 from floater.lab.training.run import MODEL, SETTINGS, RunPath, inside
@@ -223,8 +223,8 @@ def inference(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
 
     Args:
         model: model in any mode.
-        baked: True to solve flows once for all batches, if positions count tokens. The vectors then differ
-            in their last bits from those that are solved batch by batch.
+        baked: True to compute vectors of positions alone, as those of flows, once for all batches, if
+            positions count tokens. Those of flows then differ in their last bits from those of a batch.
 
     Example:
         >>> layer = nn.Linear(1, 1)
@@ -234,8 +234,6 @@ def inference(model: nn.Module, *, baked: bool = False) -> Iterator[None]:
         >>> layer.training
         True
     """
-    with eval_mode(model), torch.no_grad(), contextlib.ExitStack() as stack:
-        for module in model.modules():
-            if baked and isinstance(module, FlowEncoder):
-                stack.enter_context(module.baked())  # position vectors do not depend on the data
+    # position vectors do not depend on the data
+    with eval_mode(model), torch.no_grad(), baked_vectors(model) if baked else contextlib.nullcontext():
         yield
