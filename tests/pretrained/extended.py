@@ -28,8 +28,6 @@ ROTARY = (
     "llama", "mistral", "qwen2", "qwen3", "smollm3", "phi3", "gemma", "gemma2", "gemma3", "llama4",
     "gpt_neox", "modernbert",
 )  # fmt: skip
-UNGROUPED = {("mistral", "self_extend"), ("llama4", "self_extend")}
-"""Models whose layers rotate in windows alone, so that no distance is new to them."""
 BIASES = ("t5", "bloom", "mpt")
 
 
@@ -57,6 +55,11 @@ def build(name: str) -> Any:
         model = zoo.build(name)
         if name == "modernbert":
             model.config.max_position_embeddings = 64
+        # windows in which longer texts have new distances
+        if name == "mistral":
+            model.config.sliding_window = 100
+        if name == "llama4":
+            model.config.attention_chunk_size = 100
         return model
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)

@@ -215,7 +215,7 @@ def test_rotary_models_of_every_family(tmp_path: Path, name: str, method: str) -
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path, attn_implementation="eager").eval()
     torch.testing.assert_close(zoo.output(again, **long), actual, atol=1e-5, rtol=1e-5)
-    with pytest.raises(ExtendError, match="already"):
+    with pytest.raises(ExtendError, match=r"already|takes any length as it is"):
         floater.extend(model, 2 * old, method)
 
 

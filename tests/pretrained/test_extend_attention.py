@@ -94,7 +94,6 @@ def test_every_class_that_is_extended_by_groups() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("cohere2", "'layers.3.self_attn' of Cohere2Model does not rotate"),  # those with all keys in view
         ("granite_swa", "has attention with s_aux, which 'self_extend' does not compute"),
         # norms after the rotation
         ("hunyuan_v1_dense", "does not rotate its queries and keys by the frequencies alone"),
@@ -102,7 +101,6 @@ def test_every_class_that_is_extended_by_groups() -> None:
         ("qwen2_vl_text", "rotates by several positions of a token"),
         ("deepseek_v3", "the projections of queries and keys of DeepseekV3Model are not known"),
         ("stablelm", "has another than Transformers' attention functions"),
-        ("llama4_text", "rotates in no layer that attends beyond the training length"),
     ],
 )
 def test_attention_that_cannot_be_rotated_further_is_refused(name: str, reason: str) -> None:

@@ -16,7 +16,7 @@ from transformers import Cache, DynamicCache, ModernBertConfig, ModernBertForMas
 import floater
 
 from . import zoo
-from .extended import BIASES, ROTARY, UNGROUPED, build, noisy
+from .extended import BIASES, ROTARY, build, noisy
 from .test_extend import TABLES
 from .tiny import tiny
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 GROUPED = {"window": 5, "group": 8, "temperature": True}
 METHODS: list[tuple[str, dict[str, Any]]] = [("clex", {}), ("self_extend", GROUPED), ("log_n", {})]
 CONFIGURED = ("linear", "ntk", "dynamic", "yarn", "longrope", "llama3")
-CASES = [(name, *case) for name in ROTARY for case in METHODS if (name, case[0]) not in UNGROUPED]
+CASES = [(name, *case) for name in ROTARY for case in METHODS]
 CASES += [("llama", method, {}) for method in CONFIGURED] + [("bloom", None, {}), ("mpt", None, {})]
 
 LONG, SHORT, MORE = 100, 20, 120
@@ -193,7 +193,7 @@ def test_documents_that_a_mask_tells_apart(method: str, options: dict[str, Any])
 
 def test_log_n_counts_the_keys_of_a_window() -> None:
     """A query in a layer with a window sees no more keys than in training."""
-    model, ids = build("mistral"), zoo.text(1, LONG)
+    model, ids = zoo.build("mistral"), zoo.text(1, LONG)
     expected = zoo.output(model, input_ids=ids)
     floater.extend(model, 128, "log_n")
     assert torch.equal(zoo.output(model, input_ids=ids), expected)

@@ -26,7 +26,7 @@ import floater
 from floater.pretrained import ExtendError, PlugError
 
 from . import zoo
-from .extended import BIASES, ROTARY, UNGROUPED, build, build_inputs, extended, llava, noisy
+from .extended import BIASES, ROTARY, build, build_inputs, extended, llava, noisy
 
 pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("few_steps_for_biases")
 OURS = ("clex", "self_extend", "log_n")
 
 
-CASES = [(name, method) for name in ROTARY for method in OURS if (name, method) not in UNGROUPED]
+CASES = [(name, method) for name in ROTARY for method in OURS]
 CASES += [(name, None) for name in BIASES]
 
 

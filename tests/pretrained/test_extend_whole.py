@@ -121,6 +121,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         ),
         "in layers with a window, which have no new distances",
     ),
+    "windows of all layers": (
+        lambda: hf.MistralForCausalLM(
+            hf.MistralConfig(**_SMALL, num_key_value_heads=2, max_position_embeddings=32, sliding_window=16)
+        ),
+        "MistralModel rotates in layers with a window alone, where longer texts have no new distances",
+    ),
+    "chunks of the layers that rotate": (
+        lambda: hf.Llama4ForCausalLM(
+            hf.Llama4TextConfig(**_SMALL, num_key_value_heads=2, max_position_embeddings=32, moe_layers=[],
+                                head_dim=8, no_rope_layers=[1, 0], attention_chunk_size=16)
+        ),
+        "Llama4TextModel rotates in layers with a window alone",
+    ),
+    "windows of the layers that rotate": (lambda: _cohere2(), "Cohere2Model rotates in layers with a window"),
     "no text": (
         lambda: hf.SEWDModel(hf.SEWDConfig(**_SMALL, max_position_embeddings=32)),
         "SEWDModel reads no text: .*; extend the part of the model that reads texts",
@@ -152,6 +166,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "'decoder.decoder_pos_embed' is",
     ),
 }  # fmt: skip
+
+
+def _cohere2() -> Any:
+    return hf.Cohere2ForCausalLM(
+        hf.Cohere2Config(**_SMALL, **_LAYERS, num_key_value_heads=2, max_position_embeddings=32)
+    )
 
 
 def _falcon(*, alibi: bool) -> Any:
@@ -211,6 +231,22 @@ def test_what_would_not_is_refused_and_unchanged(name: str) -> None:
     with pytest.raises(ExtendError, match=message):
         floater.extend(model, 64)
     assert state(model) == before
+
+
+def test_a_flow_over_frequencies_of_layers_with_bases_of_their_own_is_refused() -> None:
+    model = _cached(MODELS["granite_swa"])
+    before = state(model)
+    with pytest.raises(ExtendError, match="does not take 'clex': its layers have bases of their own"):
+        floater.extend(model, 64, "clex")
+    assert state(model) == before
+
+
+def test_layers_that_see_a_longer_text_without_a_rotation_take_a_temperature() -> None:
+    model = _cached(_cohere2)
+    short, long = _read(model, 32), _read(model, 64)
+    floater.extend(model, 64, "log_n")
+    assert torch.equal(_read(model, 32), short)
+    assert not torch.allclose(_read(model, 64)[:, 40:], long[:, 40:])
 
 
 def test_a_flow_over_frequencies_that_are_not_read_is_refused() -> None:

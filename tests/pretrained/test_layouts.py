@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import MllamaConfig, MllamaForConditionalGeneration, PreTrainedModel
 
 import floater
 from floater.pretrained import FAMILIES, PlugError
@@ -152,6 +152,38 @@ def test_what_is_no_plain_projection_is_refused(name: str) -> None:
     """A recurrence, queries beside a gate, chunks, keys of low rank, landmarks, and blocks that run again."""
     with pytest.raises(PlugError, match=rf"the model types '{name}' in floater.*projections="):
         floater.plug(tiny(name))
+
+
+def test_attention_to_images_stays_as_it_is() -> None:
+    """Mllama's reads images in a layer of the text, which gets no positions of patches."""
+    text = {
+        "vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 2, "cross_attention_layers": [1], "pad_token_id": 0,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_global_layers": 1,
+        "attention_heads": 2, "image_size": 8, "patch_size": 4, "max_num_tiles": 1, "vision_output_dim": 32,
+        "intermediate_layers_indices": [0], "supported_aspect_ratios": [[1, 1]],
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = MllamaForConditionalGeneration(
+        MllamaConfig(text_config=text, vision_config=vision, image_token_index=39)
+    ).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    arguments = {
+        "input_ids": torch.cat((torch.full((2, 1), 39), zoo.text(2, 8)), 1),
+        "pixel_values": torch.randn(2, 1, 1, 3, 8, 8),
+        "aspect_ratio_ids": torch.ones(2, 1, dtype=torch.long),
+        "aspect_ratio_mask": torch.ones(2, 1, 1, dtype=torch.long),
+        "cross_attention_mask": torch.ones(2, 9, 1, 1, dtype=torch.long),
+    }
+    before = zoo.output(model, **arguments)
+    floater.plug(model)
+    assert torch.equal(zoo.output(model, **arguments), before)
+    zoo.noisy(model)
+    assert not torch.allclose(zoo.output(model, **arguments), before)
+    assert {injection.path.split(".")[1] for _, injection in plug_state(model).injections} == {"0"}
 
 
 def test_parts_that_join_bytes_to_patches_stay_as_they_are() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import DynamicCache
+from transformers import DynamicCache, PaliGemmaConfig, PaliGemmaForConditionalGeneration
 
 import floater
 from floater.pretrained import PlugError
 from floater.pretrained.arguments import source_positions, token_positions
+from floater.pretrained.exporting import modeling_plugged as code
 
 from . import zoo
 from .tiny import tiny
@@ -100,6 +103,65 @@ def test_rows_and_columns_of_images_are_no_positions_in_the_text() -> None:
     assert counted.query[0, 1:].tolist() == [0, 1, 2]
     both = torch.cat((torch.tensor([[[5, 6, 7, 8]]]), grid))
     assert token_positions({"position_ids": both}, (1, 4)).query.tolist() == [[5, 6, 7, 8]]
+
+
+def test_one_row_of_ids_that_counts_padding_counts_each_text() -> None:
+    """Models around a body give such ids, beside a mask of any form; also in exported code."""
+    mask, slots = torch.tensor([[0, 1, 1, 1], [1, 1, 1, 1]]), torch.arange(4)[None]
+    pairs = mask[:, None, None].bool() & torch.ones(4, 4).tril().bool()
+    expected = [[0, 0, 1, 2], [0, 1, 2, 3]]
+    for each in (mask, {"full_attention": mask}, {"full_attention": pairs}):
+        arguments = {"input_ids": mask, "attention_mask": each, "position_ids": slots}
+        assert token_positions(arguments, (2, 4)).query.tolist() == expected
+        assert code.token_positions(arguments, image=False, padding=None).tolist() == expected
+    both = {"attention_mask": pairs, "position_ids": 1 + slots}  # as in PaliGemma
+    assert token_positions(both, (2, 4), first=1).query.tolist() == expected
+    later = {"attention_mask": mask, "past_key_values": filled(3), "position_ids": torch.tensor([[3]])}
+    assert token_positions(later, (2, 1)).query.tolist() == [[2], [3]]
+    step = code.token_positions(later | {"input_ids": mask[:, :1]}, image=False, padding=None)
+    assert step.tolist() == [[2], [3]]
+
+
+def test_ids_of_texts_that_are_not_padded_stay() -> None:
+    """Those of packed texts, of a row for each text, of other positions, and in layers with a window."""
+    mask = torch.tensor([[0, 1, 1, 1]])
+    blocks = torch.block_diag(torch.ones(2, 2).tril(), torch.ones(2, 2).tril()).bool()[None, None]
+    slots = torch.arange(4)[None]
+    for ids, each, windowed in (
+        (torch.tensor([[0, 1, 0, 1]]), blocks, False),
+        (slots, blocks, False),
+        (5 + slots, mask, False),
+        (slots, torch.ones(1, 1, 4, 4).bool().tril().triu(-1) & mask.bool(), True),
+    ):
+        actual = token_positions({"attention_mask": each, "position_ids": ids}, (1, 4), windowed=windowed)
+        assert torch.equal(actual.query, ids)
+    two = slots.expand(2, -1)
+    assert torch.equal(
+        token_positions({"attention_mask": mask.expand(2, -1), "position_ids": two}, (2, 4)).query, two
+    )
+
+
+def test_paligemma_counts_texts_without_padding_from_their_first_token() -> None:
+    """It gives its body one row of ids from 1 on, whatever the mask says."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+    }  # fmt: skip
+    text = {**sizes, "model_type": "gemma", "vocab_size": 40, "num_key_value_heads": 1, "head_dim": 8}
+    vision = {**sizes, "model_type": "siglip_vision_model", "image_size": 8, "patch_size": 4}
+    torch.manual_seed(0)
+    model = PaliGemmaForConditionalGeneration(
+        PaliGemmaConfig(text_config=text, vision_config=vision, projection_dim=16, image_token_index=39)
+    ).eval()
+    floater.plug(model, start="small")
+    zoo.noisy(model)
+    ids, pad = zoo.text(2, 6), torch.zeros(2, 3, dtype=torch.long)
+    kinds = {"token_type_ids": torch.zeros_like(ids)}
+    mask = torch.cat((pad, torch.ones_like(ids)), 1)
+    padded = {"input_ids": torch.cat((pad, ids), 1), "attention_mask": mask, "token_type_ids": 0 * mask}
+    expected = zoo.output(model, input_ids=ids, **kinds)
+    torch.testing.assert_close(zoo.output(model, **padded)[:, 3:], expected, atol=1e-5, rtol=1e-5)
+    floater.bake(model, 6)
+    torch.testing.assert_close(zoo.output(model, input_ids=ids, **kinds), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

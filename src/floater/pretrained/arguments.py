@@ -38,6 +38,7 @@ def token_positions(
     shape: Sequence[int],
     *,
     padding: int | None = None,
+    first: int = 0,
     windowed: bool = False,
 ) -> Positions:
     """Return the positions of the tokens that a body reads by the rules of `build_positions`.
@@ -48,6 +49,7 @@ def token_positions(
         arguments: arguments of the body's forward pass by name.
         shape: batch size and number T of tokens.
         padding: id of padding tokens in families whose first position is that after the id, as in RoBERTa.
+        first: id of the first position in other families.
         windowed: True if a token attends only to the last tokens before it.
 
     Raises:
@@ -61,11 +63,13 @@ def token_positions(
         tensor([[0, 1, 0]])
     """
     mask, words, cache = arguments.get("attention_mask"), arguments.get("input_ids"), cache_in(arguments)
-    cached, first = cached_length(cache), 0 if padding is None else padding + 1
+    cached, first = cached_length(cache), first if padding is None else padding + 1
     ids = arguments.get("position_ids")
     if isinstance(ids, Tensor) and ids.ndim == 3 and len(ids) in (3, 4):
         ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
     if ids is not None:
+        if padding is None:
+            ids = _without_padding(ids, mask, cached, shape, first, windowed=windowed)
         pairs = mask if isinstance(mask, Tensor) and mask.ndim == 4 and cache is not None else None
         mask = mask if isinstance(mask, Tensor) and mask.ndim == 2 else None
         # with a static cache, the last token sees all but padding
@@ -93,6 +97,29 @@ def token_positions(
             ids = (valid.cumsum(1) + cached) * valid + padding  # as RoBERTa counts without a mask
             return _built(shape, mask=valid, position_ids=ids, first=first, below=cached + shape[1])
     return _built(shape, cached, device=_device(arguments))
+
+
+def _without_padding(
+    ids: Any, mask: Any, cached: int, shape: Sequence[int], first: int, *, windowed: bool
+) -> Any:
+    """Return `position_ids`; those that count a row with its padding, as without any, count each text.
+
+    Models around a body, such as PaliGemma and Gemma 4, give it one row of ids for all texts, and leave
+    padding to the mask.
+    """
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or len(ids) != 1:
+        return ids
+    if isinstance(mask, Mapping):
+        mask, windowed = mask.get("full_attention"), False
+    if isinstance(mask, Tensor) and mask.ndim == 4 and not windowed:
+        mask = visible_keys(mask)[..., : cached + shape[1]].any(1)  # no token sees padding
+    if not isinstance(mask, Tensor) or mask.ndim != 2 or mask.shape[1] != cached + shape[1]:
+        return ids
+    if not torch.compiler.is_compiling() and bool(mask.all()):
+        return ids
+    slots = torch.arange(cached + first, cached + first + shape[1], device=ids.device)
+    counted = ((mask != 0).long().cumsum(1) - 1).clamp(min=0)[:, -shape[1] :] + first
+    return torch.where((ids == slots).all(), counted, ids)
 
 
 def _counted(ids: Any, mask: Tensor | None, cached: int, shape: Sequence[int]) -> bool:

@@ -18,11 +18,14 @@ from floater.positions import Positions
 from floater.positions.tracing import refuse_trace
 from floater.pretrained.adapters import active, called_again, check_adapters
 from floater.pretrained.arguments import check_packed, refuse_positions, source_positions, token_positions
-from floater.pretrained.families import Family, PlugError, padding_of_table
-from floater.pretrained.find import TEXT, reads_text, text_advice
+from floater.pretrained.families import Family, PlugError, first_position, padding_of_table
+from floater.pretrained.find import TEXT, is_inside, reads_text, text_advice
 from floater.pretrained.flows import Trajectory
 from floater.pretrained.forward import PerThread
 from floater.pretrained.host import copy_or_share, part_at
+
+SOURCE = "encoder_hidden_states"
+"""Argument of a body with the tokens that its cross-attention reads."""
 
 _ROWS = {"input_ids", "attention_mask", "position_ids"}
 
@@ -65,6 +68,8 @@ class Body:
                 f"tokens need one of {', '.join(sorted(TEXT))}{text_advice(root)}"
             )
         self.padding = padding_of_table(module)
+        around = [part for outer, part in root.named_modules() if is_inside(path, outer)]
+        self.first = max((first_position(part) for part in around), default=0)
         config: Any = getattr(module, "config", None)
         layers = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
         self.windowed = any(getattr(each, "sliding_window", None) is not None for each in layers)
@@ -109,7 +114,7 @@ class Body:
         self.current = BodyState()
         if (positions := self.positions(module, arguments)) is not None:
             self.solve(self.site, positions)
-        source = arguments.get("encoder_hidden_states")
+        source = arguments.get(SOURCE)
         # is_updated: for each block, whether its keys of cross-attention are cached
         updated = getattr(cache_in(arguments), "is_updated", None)
         if self.reads_source and source is not None and not (updated and any(updated.values())):
@@ -160,7 +165,9 @@ class Body:
                 name: value.flatten(0, 1) if name in _ROWS and value.ndim == 3 else value
                 for name, value in arguments.items()
             }
-        return token_positions(arguments, words.shape[:2], padding=self.padding, windowed=self.windowed)
+        return token_positions(
+            arguments, words.shape[:2], padding=self.padding, first=self.first, windowed=self.windowed
+        )
 
     def solve(self, site: str, positions: Positions) -> None:
         """Compute the vectors of a site for the current forward pass."""

@@ -136,6 +136,11 @@ def padding_of_table(body: Any) -> int | None:
     return padding
 
 
+def first_position(model: Any) -> int:
+    """Return the first of the `position_ids` that a model gives to its parts: PaliGemma counts from 1."""
+    return int(str(getattr(getattr(model, "config", None), "model_type", None)) == "paligemma")
+
+
 def _patches(body: Any, arguments: Mapping[str, Any]) -> int:
     """Return the number of patches of an image."""
     size = body.config.patch_size

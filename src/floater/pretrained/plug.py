@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from floater.encodings.checks import chosen_blocks, one_of
 from floater.flow.autograd import outside_inference_mode
 from floater.flow.checks import is_count
-from floater.pretrained.body import Body, Injection
+from floater.pretrained.body import SOURCE, Body, Injection
 from floater.pretrained.clocks import add_clocks, clock_options
 from floater.pretrained.families import NAMES, PlugError, table_of
 from floater.pretrained.find import BodySpec, Projection, find_bodies, plain_parts
@@ -64,7 +64,8 @@ def plug(
     one field h, and each of them has its own starting vector. With start="zero" b = 0, and the model's
     outputs do not change, bit for bit. Fields and starting vectors are the module `model.floater`. They are
     part of the model's parameters and checkpoints, and the options are part of its configuration. Layers of
-    linear attention stay as they are.
+    linear attention stay as they are, and so does cross-attention to anything but `encoder_hidden_states`,
+    as Mllama's to images.
 
     The position of a token is its index among the unpadded tokens of its text, including those in a cache,
     or its entry in the caller's `position_ids` minus the model's first position. For images it is the index
@@ -172,6 +173,8 @@ def _plug_flow(
         cross = "cross" if len(specs) < 3 else f"{site}_cross"
         body = Body(model, spec.path, spec.family, site, cross)
         for projection in spec.projections:
+            if projection.cross and SOURCE not in body.names:
+                continue  # Mllama's reads images, whose tokens the body is not given
             uses = _uses(projection, body, names, chosen, shared=completed["share"] == "blocks")
             if not any(any(use) for use in uses):
                 continue

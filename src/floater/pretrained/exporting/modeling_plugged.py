@@ -150,15 +150,21 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     """
     if image:
         return None
+    mask: Any = arguments.get("attention_mask")
     words: Any = arguments.get("input_ids")
     words = arguments.get("inputs_embeds") if words is None else words
-    cache, mask = arguments.get("past_key_values"), arguments.get("attention_mask")
+    cache = arguments.get("past_key_values")
     if cache is None and isinstance(arguments.get("cache"), Cache):  # its name since Transformers 5.24
         cache = arguments["cache"]
     elif arguments.get("cache") is not None:  # continuous batching counts from 0 for all models
         padding = None
     first = 0 if padding is None else padding + 1
     length, cached = words.shape[1], 0 if cache is None else cache.get_seq_length()
+    if isinstance(mask, dict) and "full_attention" in mask:  # a mask for each kind of layer, as in Gemma 4
+        mask = mask["full_attention"]
+        if isinstance(mask, Tensor) and mask.ndim == 4:  # no token sees padding
+            keys = mask[:, 0, :, : cached + length]
+            mask = (keys if keys.dtype == torch.bool else keys >= 0).any(1)
     ids = arguments.get("position_ids")
     counts = ids is not None and padding is not None and cache is not None
     if counts and isinstance(mask, Tensor) and mask.ndim == 4:  # of a static cache
@@ -169,6 +175,10 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
     counted = (every.long().cumsum(1) - 1).clamp(min=0)[:, -length:] if covers else None
     if ids is not None and ids.ndim == 3:
         ids = ids[0] if len(ids) == 4 else None  # beside time, height and width
+    if ids is not None and padding is None and len(ids) == 1 and mask is not None and counted is not None:
+        # models around the body give it one row of ids for all texts, and leave padding to the mask
+        slots = torch.arange(cached, cached + length, device=ids.device)
+        ids = torch.where((ids == slots).all(), counted, ids)
     if ids is not None:
         before = ids < first
         if mask is not None and covers:
@@ -197,8 +207,8 @@ def token_positions(arguments: dict[str, Any], image: bool, padding: int | None)
         valid: Tensor = words != padding
         return (valid.cumsum(1) - 1 + cached).clamp(min=0)
     if counted is None:
+        shape = tuple(every.shape) if isinstance(every, Tensor) else type(every).__name__
         raise ValueError(
-            f"attention_mask is {tuple(every.shape)}; it must be (batch, {cached + length}), or give "
-            "position_ids"
+            f"attention_mask is {shape}; it must be (batch, {cached + length}), or give position_ids"
         )
     return counted

@@ -16,14 +16,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from floater.encodings.precise import at_least_float32
 from floater.positions.inputs import visible_keys
+from floater.pretrained.extending import rotary
 from floater.pretrained.extending.errors import ExtendError
 from floater.pretrained.extending.watch import PASS, PassPositions, require_pass
 
 NAMES = {"eager": "floater_eager", "sdpa": "floater_sdpa"}
 """Names of our attention functions in Transformers, by the function that computes ungrouped attention."""
 
-_PARTIAL = "sliding", "chunked"
-"""Parts of the names of layers that attend to some of the text."""
 _ROWS = 64
 """Queries of a tile on a CPU, so that its logits fit into a core's cache; sixteen times as many elsewhere."""
 
@@ -337,14 +336,7 @@ def grouped_layer(module: nn.Module, config: Any, trained: int) -> bool:
         config: configuration of its model.
         trained: training length.
     """
-    types = getattr(config, "layer_types", None)
-    index: Any = getattr(module, "layer_idx", None)
-    if types is not None and index is not None:
-        whole = not any(part in types[index] for part in _PARTIAL)
-    else:
-        window = getattr(config, "sliding_window", None)
-        whole = window is None or window > trained
-    return whole and bool(getattr(module, "use_rope", True))
+    return not rotary.windowed(module, config, trained) and bool(getattr(module, "use_rope", True))
 
 
 for _name, _mask in (("eager", eager_mask), ("sdpa", sdpa_mask)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -138,7 +139,9 @@ class ScaleFlow(nn.Module):
         change = torch.zeros(self.dim // 2, device="cpu")
         if scale > 1:
             end = torch.tensor([scale], device="cpu")
-            change = solve(self._on_cpu(), change[None], end, begin=1.0)[0, 0]
+            field = copy.copy(self._on_cpu())
+            field.base = functools.cache(self._base)  # a solve reads each of few scales several times
+            change = solve(field, change[None], end, begin=1.0)[0, 0]
         frequencies = (plain * change.double().exp()).float()
         if not torch.isfinite(frequencies).all():
             raise ExtendError(

@@ -101,6 +101,20 @@ class DryRun:
         if path in self.parts:
             self.parts[path].register_forward_hook(hook)
 
+    def mark_argument(self, path: str, argument: str, mark: str) -> None:
+        """Mark what a part gets as an argument in a run, but not what other parts get with it."""
+
+        def hook(part: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+            if argument not in kwargs:
+                return None
+            copied = pytree.tree_map_only(Tensor, torch.clone, kwargs[argument])
+            for leaf in pytree.tree_leaves(copied):
+                if isinstance(leaf, Tensor):
+                    self.shapes.mark(leaf, mark)
+            return args, {**kwargs, argument: copied}
+
+        self.parts[path].register_forward_pre_hook(hook, with_kwargs=True)
+
     def runner(self, path: str, length: int, *, image: bool) -> tuple[str, frozenset[str]]:
         """Return the largest part around a body that runs on a text or an image alone, and the marks reached.
 

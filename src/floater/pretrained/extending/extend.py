@@ -47,7 +47,9 @@ def extend(model: nn.Module, length: int, method: str | None = None, **options: 
     complete no rotation within the old length. "dropped" (DroPE, 2025) drops all rotation; the model must
     then be trained for a short time. Both are configurations of "longrope", whose factors `search_factors`
     finds by a text. ESM-2 stores its frequencies as weights; they take "ntk", the default, "linear",
-    "dynamic" and "llama3". This library adds three methods:
+    "dynamic" and "llama3". Models that rotate in layers with a window alone, as Mistral 7B v0.1, Cohere 2,
+    EXAONE 4 and Llama 4 do, take any length, and all methods but "log_n" refuse them. This library adds three
+    methods:
 
     - "clex" (Chen et al. 2024): a flow over the scale of the frequencies, trained with the model, that
       initially equals the scaling `start="yarn"`, "linear", "ntk" or "dynamic" (that of the paper). All texts

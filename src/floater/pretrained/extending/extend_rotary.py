@@ -129,9 +129,8 @@ def _check_body(body: nn.Module, length: int, method: str, options: dict[str, An
         raise ExtendError(
             f"{type(body).__name__} rotates {width} components; {method!r} needs 4, 6, 8 or more"
         )
-    if method in INSTALLED:
-        return
-    rotary.check_options(method, options, width // 2, body)
+    if method not in INSTALLED:
+        rotary.check_options(method, options, width // 2, body)
     if reason := rotary.refusal(body, method, length, options):
         raise ExtendError(f"{type(body).__name__} does not take {method!r}: {reason}")
 

@@ -175,6 +175,12 @@ def _read_positions(
             f"{type(model).__name__} has {DESCRIPTIONS[kind]}, {where}, so an extension would change "
             "nothing: it takes any length as it is"
         )
+    near = [{rotary.NEAR + paths[b], rotary.FAR + paths[b]} & reached for b in read_bodies]
+    if not read_tables and method != "log_n" and near == [{rotary.NEAR + paths[b]} for b in read_bodies]:
+        raise ExtendError(
+            f"{type(read_bodies[0]).__name__} rotates in layers with a window alone, where longer texts have "
+            "no new distances: it takes any length as it is, and an extension would only change shorter texts"
+        )
     if not image:  # the first token of a text shows which row is that of the first position
         first = dry_run.shapes.first
         read_tables = [replace(table, first=first.get(names[table], table.first)) for table in read_tables]

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from floater.encodings.relative import waves
 from floater.errors import first_line
+from floater.pretrained.clocks import ANGLES
 from floater.pretrained.extending.divisors import DIVISORS
 from floater.pretrained.extending.dry_run import DryRun
 from floater.pretrained.extending.errors import ExtendError
@@ -27,6 +28,9 @@ from floater.pretrained.find import is_inside
 
 ROTATION = "rotation of "
 """Prefix of the mark of what the rotary parts of a body return, by the path of the body."""
+NEAR, FAR = "rotation in windows of ", "rotation of new distances of "
+"""Prefixes of the marks of the angles that layers of a body get, by the path of the body: those of layers in
+whose windows all distances occur in texts of the old length, and those of the others."""
 _LAYER_BASES = "layer_rope_theta"
 """Field of configurations whose layers rotate by bases of their own."""
 
@@ -74,6 +78,29 @@ def mark(body: PreTrainedModel, path: str, dry_run: DryRun) -> None:
     if any(name.endswith(".inv_freq") for name in names):  # some compute the frequencies in each pass
         for part in rotary_parts(body):
             dry_run.mark_output(f"{path}.{part}".strip("."), ROTATION + path)
+    trained = int(body.config.max_position_embeddings)
+    for name, part in dry_run.parts.items():
+        if is_inside(name, path) and isinstance(getattr(part, "layer_idx", None), int):
+            near = windowed(part, dry_run.parts[path].config, trained)
+            dry_run.mark_argument(name, ANGLES, (NEAR if near else FAR) + path)
+
+
+def windowed(layer: Any, config: Any, trained: int) -> bool:
+    """Return whether a layer attends within a window or a chunk of at most the training length.
+
+    Args:
+        layer: attention module.
+        config: configuration of its model.
+        trained: training length.
+    """
+    index: Any = getattr(layer, "layer_idx", None)
+    if getattr(config, "is_heterogeneous", False) and index is not None:
+        config = config.per_layer_config[index]
+    types = getattr(config, "layer_types", None)
+    kind = "sliding" if types is None or index is None else types[index]
+    windows = {"sliding": "sliding_window", "chunked": "attention_chunk_size"}
+    sizes = [getattr(config, size, None) for part, size in windows.items() if part in kind]
+    return any(size is not None and size <= trained for size in sizes)
 
 
 def check(body: PreTrainedModel) -> None:
@@ -226,8 +253,10 @@ def refusal(
         config: configuration to try; that of the body by default.
     """
     config = copy.deepcopy(body.config if config is None else config)
-    if method in ("ntk", "dynamic") and hasattr(config, _LAYER_BASES):
+    if method in ("clex", "dynamic", "ntk") and hasattr(config, _LAYER_BASES):
         return f"its layers have bases of their own, {_LAYER_BASES}"
+    if method in ("clex", "self_extend", "log_n"):  # Transformers does not compute these
+        return None
     scale(config, method, length, options)
     try:
         config.validate()
