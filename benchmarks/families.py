@@ -311,6 +311,8 @@ processes. A model is extended from at most 64 tokens to 96 by its default metho
 A model that already fails when it is loaded from its files without an extension is counted as not built.
 
 The weights are random: the table shows what runs and what is saved, not how well a model reads longer texts.
+A configuration has the windows of its class's defaults. Checkpoints without one, as those of Mistral 7B from
+v0.2 on, are extended where the table says that only layers with a window rotate.
 
 ## Extended
 

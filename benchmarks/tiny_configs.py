@@ -7,7 +7,7 @@ as have every kind of layer. Numbers of positions, tokens and experts are small.
 from __future__ import annotations
 
 import copy
-import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Callable
@@ -164,12 +164,14 @@ def _declares(config: PreTrainedConfig) -> bool:
 
 def model_class(kind: type[PreTrainedConfig]) -> type[PreTrainedModel] | None:
     """Return the class of the models that a configuration class describes; None if there is none."""
-    if kind in MODEL_MAPPING:
-        result = MODEL_MAPPING[kind]
-        result = result[0] if isinstance(result, tuple) else result
-        if issubclass(kind, result.config_class):  # that of MusicGen reads the configuration of its decoder
-            return result
-    module = importlib.import_module(kind.__module__.replace("configuration_", "modeling_"))
+    mapped = MODEL_MAPPING.get(kind, None)
+    mapped = mapped[0] if isinstance(mapped, tuple) else mapped
+    if mapped is not None and issubclass(kind, mapped.config_class):
+        return mapped
+    name = kind.__module__.replace("configuration_", "modeling_")
+    if mapped is not None and importlib.util.find_spec(name) is None:
+        return mapped  # InternLM 3 has a configuration alone, for Llama's model
+    module = importlib.import_module(name)  # the model of MusicGen reads the configuration of its decoder
     models = [
         part
         for _, part in inspect.getmembers(module, inspect.isclass)
