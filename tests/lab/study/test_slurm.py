@@ -118,6 +118,8 @@ def test_a_job_gives_its_trial_the_cores_and_gpus_of_the_budget(
         ({"slurm_setup": "module load a"}, "slurm_setup is 'module load a'; it must be a list of texts"),
         ({"slurm_setup": [1]}, r"slurm_setup is \[1\]; it must be a list of texts"),
         ({"slurm_additional_parameters": "account=a"}, "is 'account=a'; it must be a mapping"),
+        ({"slurm_job_name": "a"}, "is 'a', which nothing reads: a job has the name of its trial"),
+        ({"slurm_array_parallelism": 2}, "is 2, which nothing reads: each trial is a job; budget.cores"),
         ({"slurm_partition": ["a", "b"]}, r"slurm_partition is \['a', 'b'\]; it must be one value"),
     ],
 )

@@ -27,6 +27,11 @@ JOBS = "slurm"
 """Directory of the jobs' files in the study's folder; each start of the study adds a directory to it."""
 _TASKS = ("nodes", "slurm_nodes", "tasks_per_node", "slurm_tasks_per_node", "slurm_ntasks_per_node")
 """Options by which `srun` would start a trial several times."""
+_UNREAD = {
+    **dict.fromkeys(("name", "slurm_job_name"), "a job has the name of its trial"),
+    "slurm_array_parallelism": "each trial is a job; budget.cores limits how many run",
+}
+"""Options that would change nothing."""
 _KINDS: dict[str, tuple[type, str]] = {
     "slurm_setup": (list, "a list of texts"),
     "slurm_teardown": (list, "a list of texts"),
@@ -127,6 +132,8 @@ def _check(options: Mapping[str, Any], processes: int) -> None:
                 f"slurm.{name} is {options[name]!r}; a trial is one task on one machine, where "
                 "budget.processes are its processes"
             )
+    for name in options.keys() & _UNREAD.keys():
+        raise SettingsError(f"slurm.{name} is {options[name]!r}, which nothing reads: {_UNREAD[name]}")
     for name, value in options.items():
         kind, what = _KINDS.get(name, (object, "one value"))
         wrong = isinstance(value, list | dict) if kind is object else not isinstance(value, kind)
