@@ -645,7 +645,7 @@ def test_a_flow_is_no_table(tmp_path: Path) -> None:
     floater.plug(model)
     with pytest.raises(ExportError, match="bake it first"):
         floater.export(model, tmp_path / "new", code=True)
-    with pytest.raises(ExportError, match="two texts"):
+    with pytest.raises(ExportError, match="flows over two inputs"):
         floater.export(baked("t5"), tmp_path / "new", code=True)
     with pytest.raises(ExportError, match="another rotation"):
         floater.export(extended("modernbert", "self_extend"), tmp_path / "new", code=True)

@@ -189,7 +189,8 @@ def _biases(model: nn.Module) -> tuple[dict[str, Any], dict[str, Tensor]]:
     bodies = [body for _, body in plug_state(model).forwards]
     if len(bodies) != 1 or bodies[0].reads_source:
         raise ExportError(
-            f"{name} reads two texts, an encoder's and a decoder's; code is written for models with one"
+            f"{name} has flows over two inputs (an encoder's and a decoder's, or text and image); code is "
+            "written for models with one"
         )
     (body,) = bodies
     state = BodyState()
