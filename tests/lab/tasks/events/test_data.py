@@ -16,6 +16,7 @@ import pytest
 
 from floater.errors import DataError
 from floater.lab.tasks import task
+from floater.lab.tasks.corpora import text
 from floater.lab.tasks.corpora.events import Columns, EventSequence, read_sequences
 from floater.lab.tasks.events.examples import pieces, values_batch
 from floater.transformer.events import EventsConfig
@@ -216,6 +217,14 @@ def test_cells_with_line_breaks_stay_whole_in_files_of_several_blocks(tmp_path):
     (sequence,) = read_sequences(path, Columns())
     assert sequence.times.tolist() == list(range(rows))
     assert sequence.types[:2] == ("x\nb,0,y", "x\nb,1,y")
+
+
+def test_a_packed_table_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "most_unpacked", lambda packed: 10**5)
+    file = tmp_path / "a.csv.gz"
+    file.write_bytes(gzip.compress(b"id,time,type\n" + b"a,1,x\n" * 10**5))
+    with pytest.raises(DataError, match=r"a\.csv\.gz: it unpacks to more than 100,000 bytes, too many"):
+        read_sequences(file, Columns())
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])

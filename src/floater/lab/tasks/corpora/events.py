@@ -176,6 +176,8 @@ def _csv_table(name: str, columns: Columns) -> pa.Table:
         text, _ = unpacked(file, name)
         try:
             return pa.csv.read_csv(text, parse_options=parse, convert_options=convert)
+        except DataError:
+            raise
         except Exception:
             for _ in delimited_rows(name):  # whose errors name the line
                 pass

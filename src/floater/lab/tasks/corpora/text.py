@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import os
@@ -111,10 +112,6 @@ def lines_of_file(file: Any, name: str) -> Iterator[str]:
     """
     stream, kind = unpacked(file, name)
     try:
-        if kind:
-            status = os.fstat(file.fileno())
-            most = most_unpacked(status.st_size) if stat.S_ISREG(status.st_mode) else sys.maxsize - 1
-            stream = _bounded(stream, name, most)
         yield from _decoded(stream, name)
     except (gzip.BadGzipFile, EOFError, lzma.LZMAError, zlib.error) as error:
         raise DataError(f"{name}: corrupt {kind} file ({error})") from error
@@ -132,12 +129,15 @@ def unpacked(file: Any, name: str) -> tuple[Any, str]:
         name: its name in messages.
 
     Raises:
-        DataError: if it is packed otherwise than by gzip, bzip2 or xz, or not as the ending of its name says.
+        DataError: if it is packed otherwise than by gzip, bzip2 or xz, or not as the ending of its name says;
+            when it is read, if it unpacks to far more bytes than text does.
     """
     begin = file.peek(1)  # all that is buffered
     for ending, (kind, magic, unpack) in PACKED.items():
         if begin.startswith(magic):
-            return unpack(file), kind
+            status = os.fstat(file.fileno())
+            most = most_unpacked(status.st_size) if stat.S_ISREG(status.st_mode) else sys.maxsize
+            return io.BufferedReader(_Bounded(unpack(file), name, most), 2**16), kind
         if name.lower().endswith(ending):
             raise DataError(f"{name}: not a {kind} file, though its name ends in {ending}")
     for magic, what in _PACKED_OTHERWISE.items():
@@ -195,14 +195,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _bounded(stream: Any, name: str, most: int) -> Iterator[bytes]:
-    """Yield the lines of a stream that is being unpacked, up to a number of bytes."""
-    size = 0
-    while line := stream.readline(most + 1 - size):
-        size += len(line)
-        if size > most:
-            raise DataError(f"{name}: it unpacks to more than {most:,} bytes, too many for a text")
-        yield line
+class _Bounded(io.RawIOBase):
+    """A stream that is being unpacked, up to a number of bytes."""
+
+    def __init__(self, stream: Any, name: str, most: int) -> None:
+        self.stream, self.name, self.most, self.size = stream, name, most, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self.stream.readinto(buffer)
+        self.size += count
+        if self.size > self.most:
+            raise DataError(f"{self.name}: it unpacks to more than {self.most:,} bytes, too many for a text")
+        return count
 
 
 def most_unpacked(packed: int) -> int:
