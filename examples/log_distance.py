@@ -1,4 +1,4 @@
-"""Rivals of `floater_relative`: without the equation, of one direction, and other functions with its clip."""
+"""Rivals of `floater_relative` for attribution.yaml: without the equation, and without directions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from floater.encodings import Card, StackSpec, register
-from floater.encodings.relative.alibi import ALiBi
-from floater.encodings.relative.dynamic_bias import DynamicBias
 from floater.encodings.relative.floater_relative import BiasVectors, FloaterRelative
-from floater.encodings.relative.kerple import Kerple
 from floater.flow import FlowVectors
 from floater.positions import Positions
 
@@ -100,43 +97,3 @@ class FloaterSymmetric(FloaterRelative):
     def __init__(self, spec: StackSpec, *, width: int = 32) -> None:
         super().__init__(replace(spec, causal=True), width=width)
         self.spec = spec
-
-
-def clipped(positions: Positions, spec: StackSpec) -> Positions:
-    """Return positions whose distances are clipped as those of `floater_relative`.
-
-    Example:
-        >>> clipped(Positions.arange(4), StackSpec(dim=8, heads=1, layers=1, max_length=4)).delta[0, 0]
-        tensor([0, 1, 2, 2])
-    """
-    return positions.but(group=(spec.max_length // 2, 2**40))
-
-
-@register("dynamic_bias_clipped")
-class ClippedDynamicBias(DynamicBias):
-    """Give `dynamic_bias` the clip of `floater_relative`."""
-
-    card = replace(DynamicBias.card, equation="as dynamic_bias, |t - s| at most max_length // 2")
-
-    def prepare(self, positions: Positions) -> Any:
-        return super().prepare(clipped(positions, self.spec))
-
-
-@register("kerple_clipped")
-class ClippedKerple(Kerple):
-    """Give `kerple` the clip of `floater_relative`."""
-
-    card = replace(Kerple.card, equation="as kerple, |t - s| at most max_length // 2")
-
-    def prepare(self, positions: Positions) -> Any:
-        return super().prepare(clipped(positions, self.spec))
-
-
-@register("alibi_clipped")
-class ClippedALiBi(ALiBi):
-    """Give `alibi` the clip of `floater_relative`."""
-
-    card = replace(ALiBi.card, equation="as alibi, |t - s| at most max_length // 2")
-
-    def prepare(self, positions: Positions) -> Any:
-        return super().prepare(clipped(positions, self.spec))

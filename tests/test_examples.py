@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registry, "_TASKS", dict(registry._TASKS))
     monkeypatch.setattr(encodings, "_CATALOGUE", dict(encodings._CATALOGUE))
-    for name in ("language_identification", "squared_distance", "log_distance"):
+    for name in ("language_identification", "squared_distance", "log_distance", "clipped_distance"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return copy
 
@@ -46,9 +46,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("squared_distance", "squared_distance"),
         ("log_distance", "distance_mlp"),
         ("log_distance", "floater_symmetric"),
-        ("log_distance", "dynamic_bias_clipped"),
-        ("log_distance", "kerple_clipped"),
-        ("log_distance", "alibi_clipped"),
+        ("clipped_distance", "dynamic_bias_clipped"),
+        ("clipped_distance", "kerple_clipped"),
+        ("clipped_distance", "alibi_clipped"),
     ],
 )
 def test_an_encoding_keeps_the_contract(
@@ -109,7 +109,7 @@ def test_a_clipped_rival_counts_far_distances_as_half_the_training_length(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(folder)
-    import_module("log_distance")
+    import_module("clipped_distance")
     rival, plain = build(f"{name}_clipped", **SPEC), build(name, **SPEC)
     plain.load_state_dict(rival.state_dict())
     far, half = 40, SPEC["max_length"] // 2
