@@ -103,7 +103,7 @@ def lose_second(run: Path) -> int:
     def end() -> None:
         if os.environ["RANK"] == "1":
             sys.stdout.flush()
-            os._exit(0)  # as one that is killed: nothing is told to the first
+            os._exit(0)  # like a killed process, it sends no message to the first
 
     try:
         train_with(TASK, fixed(run), At(6, end))

@@ -100,17 +100,15 @@ class Recurrent(Stored, AddedVectors):
         with without_autocast(query):  # rounding would add up over the length
             return self.look_up(torch.arange(length, device=query.device), self.states), query
 
-    def states(self, at: Tensor, last: Tensor | None = None, position: float = 0.0) -> Tensor:
+    def states(self, at: Tensor, last: Tensor | None = None, *_: float) -> Tensor:
         """Return the states of consecutive positions, (N, blocks, dim).
 
         Args:
             at: the positions (N,).
-            last: states (blocks, dim) at the position before; None from the start, position 0.
-            position: that position.
+            last: states (blocks, dim) at the position before the first; None if the first is 0, the start.
         """
         p: list[Tensor] = [self.start if last is None else last]
-        count = len(at) - (last is None)
-        index = torch.arange(count, device=at.device) + int(position)
+        index = at[:-1] if last is None else at - 1
         z = index[:, None] if self.input == "scalar" else sinusoid(index, self.spec.dim, dtype=p[0].dtype)
         for row in z.to(p[0].dtype):
             state = p[-1]
